@@ -1,0 +1,315 @@
+"""The record of what a model attended to: the only thing that the methods read.
+
+Axes are Hugging Face's: in every matrix the rows are queries (the positions that look) and the columns
+keys (the positions that are looked at), so ``weights[l][i, j]`` is how much position *i* attends to *j*.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow import files
+from attnflow.errors import SelectionError, ShapeError, WeightsError
+from attnflow.words import Tokens
+
+Array = npt.NDArray[Any]
+
+SINK = "⟨sink⟩"
+"""Name of the column that holds what a learned sink took; it is not a position of the input."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The attention of one tower of a model: one matrix a layer.
+
+    Attributes:
+        weights: for each layer ``[queries, keys]``, or ``[heads, queries, keys]`` where all heads were kept.
+        layers: the model's own number of each of these layers, from 0; a hybrid model has gaps.
+        queries: names of the rows.
+        keys: names of the columns. The same positions as ``queries`` except in cross-attention, in layers
+            that change the length, and where a learned sink has a column of its own.
+        causal: True if no position sees a later one.
+        modules: the name of the attention module of each layer.
+        depth: how many layers the tower has, with those that have no attention.
+        gradients: where they were asked for, the gradient of the chosen output with respect to each weight.
+    """
+
+    weights: tuple[Array, ...]
+    layers: tuple[int, ...]
+    queries: Tokens
+    keys: Tokens
+    causal: bool = False
+    modules: tuple[str, ...] = ()
+    depth: int = 0
+    gradients: tuple[Array, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(self.layers):
+            raise ShapeError(f"{len(self.weights)} matrices but {len(self.layers)} layer numbers.")
+        if not self.weights:
+            raise ShapeError("0 layers of attention: give at least one matrix.")
+        object.__setattr__(self, "depth", max(self.depth, max(self.layers) + 1))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The layers of this tower that have no attention (state-space, convolution, linear attention)."""
+        return tuple(sorted(set(range(self.depth)) - set(self.layers)))
+
+    @property
+    def sink(self) -> bool:
+        """True if the last column is what a learned sink took."""
+        return bool(self.keys) and self.keys[-1] == SINK
+
+    def reduced(self, heads: str | int | Sequence[int] = "mean") -> Block:
+        """The same block with its heads brought down to one matrix a layer."""
+        if all(w.ndim == 2 for w in self.weights):
+            return self
+        return replace(self, weights=tuple(reduce_heads(w, heads) for w in self.weights), gradients=None)
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """What a model attended to in one run on one example.
+
+    Attributes:
+        blocks: by name. Encoders and decoders have one, ``"self"``; encoder-decoder models have
+            ``"encoder"``, ``"decoder"`` and ``"cross"`` (rows: decoder positions, columns: encoder positions);
+            multimodal models have one a tower, by its name.
+        heads: how the heads were brought down to one matrix, or ``"all"``.
+        route: how the weights were obtained: ``"interface"``, ``"tap"``, ``"output_attentions"`` or ``"given"``.
+        model: name or class of the model.
+        notes: what a reader should know: layers without attention, sinks, a change of dtype.
+        settings: every choice that was made, also those made for the user.
+
+    >>> import numpy as np
+    >>> att = Attention.of(np.full((2, 3, 3), 1 / 3), tokens=["the", "key", "is"])
+    >>> att
+    Attention(2 layers × 3 tokens, heads=mean, route=given)
+    >>> att.weights.shape, att.layers
+    ((2, 3, 3), (0, 1))
+    """
+
+    blocks: Mapping[str, Block]
+    heads: str | int | tuple[int, ...] = "mean"
+    route: str = "given"
+    model: str = ""
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        weights: Any,
+        tokens: Sequence[str] | None = None,
+        layers: Sequence[int] | None = None,
+        heads: str | int | Sequence[int] = "mean",
+        sinks: str = "error",
+        **record: Any,
+    ) -> Attention:
+        """From ready weights of one example: an array ``[L, n, n]`` or ``[L, H, n, n]``, or one array a layer.
+
+        ``heads`` says how ``[L, H, n, n]`` is brought down ("all" keeps them). ``sinks`` says what to do where
+        rows sum to less than one: "error", "keep" (a column for the rest) or "renormalise".
+        """
+        matrices = [check_weights(np.asarray(w), f"layer {i}", sinks) for i, w in enumerate(weights)]
+        if heads != "all":
+            matrices = [reduce_heads(w, heads) for w in matrices]
+        queries = _names(tokens, matrices[0].shape[-2] if matrices else 0)
+        keys = queries
+        if matrices and matrices[0].shape[-1] == len(queries) + 1 and sinks == "keep":
+            keys = with_sink(queries)
+        block = Block(tuple(matrices), tuple(layers or range(len(matrices))), queries, keys)
+        block = replace(block, causal=is_causal(block))
+        kept = heads if isinstance(heads, str | int) else tuple(heads)
+        return cls({"self": block}, heads=kept, **record)
+
+    def __getitem__(self, name: str) -> Block:
+        if name not in self.blocks:
+            raise SelectionError(f"No block {name!r}: this attention has {', '.join(map(repr, self.blocks))}.")
+        return self.blocks[name]
+
+    @property
+    def only(self) -> Block:
+        """The one block there is; with several, an error that names them."""
+        if len(self.blocks) != 1:
+            names = ", ".join(map(repr, self.blocks))
+            raise SelectionError(
+                f"One block was asked for, and this attention has {len(self.blocks)}: {names}. "
+                f"Choose one:  attention.block({next(iter(self.blocks))!r})"
+            )
+        return next(iter(self.blocks.values()))
+
+    @property
+    def weights(self) -> Array:
+        """All layers of the one block: ``[layers, queries, keys]`` or ``[layers, heads, queries, keys]``."""
+        return np.stack(self.only.weights)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Names of the input positions (the keys) of the one block."""
+        return self.only.keys
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The model's own layer numbers of the one block."""
+        return self.only.layers
+
+    def block(self, name: str) -> Attention:
+        """One block as an attention of its own, for instance to run rollout in the encoder alone."""
+        return replace(self, blocks={"self": self[name]}, settings={**self.settings, "block": name})
+
+    def __repr__(self) -> str:
+        parts = []
+        for name, b in self.blocks.items():
+            size = f"{len(b.queries)} tokens" if b.queries == b.keys else f"{len(b.queries)}×{len(b.keys)} tokens"
+            label = "" if name == "self" else f"{name}: "
+            parts.append(f"{label}{len(b.layers)} layers × {size}")
+        model = f", model={self.model}" if self.model else ""
+        return f"Attention({'; '.join(parts)}, heads={self.heads}, route={self.route}{model})"
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write to one safetensors file; refuses to replace a file unless told to."""
+        arrays: dict[str, Array] = {}
+        blocks: dict[str, Any] = {}
+        for name, b in self.blocks.items():
+            arrays |= {f"{name}/weights/{i}": w for i, w in enumerate(b.weights)}
+            arrays |= {f"{name}/gradients/{i}": w for i, w in enumerate(b.gradients or ())}
+            blocks[name] = {
+                "layers": b.layers, "queries": b.queries.to_dict(), "keys": b.keys.to_dict(), "causal": b.causal,
+                "modules": b.modules, "depth": b.depth, "gradients": b.gradients is not None,
+            }  # fmt: skip
+        header = {
+            "blocks": blocks, "heads": self.heads, "route": self.route, "model": self.model,
+            "notes": self.notes, "settings": dict(self.settings),
+        }  # fmt: skip
+        files.save(path, "attention", arrays, header, overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Attention:
+        """Read what :meth:`save` wrote."""
+        arrays, header = files.load(path, "attention")
+        blocks = {}
+        for name, b in header["blocks"].items():
+            count = range(len(b["layers"]))
+            blocks[name] = Block(
+                tuple(arrays[f"{name}/weights/{i}"] for i in count),
+                tuple(b["layers"]),
+                Tokens.from_dict(b["queries"]),
+                Tokens.from_dict(b["keys"]),
+                b["causal"],
+                tuple(b["modules"]),
+                b["depth"],
+                tuple(arrays[f"{name}/gradients/{i}"] for i in count) if b["gradients"] else None,
+            )
+        heads = header["heads"]
+        return cls(
+            blocks,
+            tuple(heads) if isinstance(heads, list) else heads,
+            header["route"],
+            header["model"],
+            tuple(header["notes"]),
+            header["settings"],
+        )
+
+
+def reduce_heads(weights: Array, heads: str | int | Sequence[int]) -> Array:
+    """``[H, n, m]`` → ``[n, m]``: mean, max or min over the heads, one head, or the mean of some.
+
+    Maxima and minima do not sum to one, so their rows are divided by their sum.
+    """
+    if weights.ndim == 2:
+        return weights
+    if isinstance(heads, str):
+        if heads == "mean":
+            return np.asarray(weights.mean(0, dtype=_wide(weights)))
+        if heads not in ("max", "min"):
+            raise SelectionError(f"heads={heads!r} is not known. Use 'mean', 'max', 'min', a number or a list.")
+        picked = weights.max(0) if heads == "max" else weights.min(0)
+        total = picked.sum(-1, keepdims=True, dtype=_wide(weights))
+        return np.asarray(np.divide(picked, total, out=np.zeros(picked.shape, total.dtype), where=total > 0))
+    chosen = [heads] if isinstance(heads, int) else list(heads)
+    count = weights.shape[0]
+    wrong = [h for h in chosen if not -count <= h < count]
+    if wrong or not chosen:
+        raise SelectionError(f"heads={heads!r}, but the model has {count} heads: use 0 to {count - 1}.")
+    return np.asarray(weights[chosen].mean(0, dtype=_wide(weights)))
+
+
+def _wide(weights: Array) -> type[np.floating[Any]]:
+    return np.float64 if weights.dtype == np.float64 else np.float32
+
+
+def check_weights(weights: Array, where: str, sinks: str = "error") -> Array:
+    """Attention weights that are fit to be used: rank, no NaN, nothing negative, rows that sum to one."""
+    if weights.ndim not in (2, 3):
+        raise ShapeError(
+            f"{where} has {weights.ndim} axes {weights.shape}; attention has 2 (queries, keys) or 3 "
+            "(heads, queries, keys). A batch is given as Hugging Face's tuple of [batch, heads, n, n]."
+        )
+    if 0 in weights.shape:
+        raise ShapeError(f"{where} is empty: shape {weights.shape}.")
+    if not np.issubdtype(weights.dtype, np.floating):
+        weights = weights.astype(np.float64)
+    if np.isnan(weights).any():
+        raise WeightsError(
+            f"{where} has {int(np.isnan(weights).sum())} NaN among {weights.size} weights: "
+            "the model's attention mask leaves a row with nothing to attend to, or it overflowed."
+        )
+    if weights.min() < 0:
+        raise WeightsError(
+            f"{where} has a negative weight ({weights.min():.3g}), and attention weights are probabilities. "
+            "These may be scores before the softmax."
+        )
+    return settle_rows(weights, where, sinks)
+
+
+def settle_rows(weights: Array, where: str, sinks: str) -> Array:
+    """Treat rows whose sum is not one as ``sinks`` says: "error", "keep" or "renormalise"."""
+    sums = weights.sum(-1, dtype=np.float64)
+    # Half precision keeps eleven bits of each weight, so its row sums are off by up to a few thousandths.
+    slack = 2e-2 if weights.dtype == np.float16 else 2e-3
+    if np.abs(sums - 1).max() <= slack:
+        return weights
+    if sinks == "renormalise":
+        wide = weights.astype(np.float64)
+        return np.asarray(np.divide(wide, sums[..., None], out=np.zeros_like(wide), where=sums[..., None] > 0))
+    if sinks == "keep" and sums.max() <= 1 + slack:
+        rest = np.clip(1 - sums, 0, None)[..., None].astype(weights.dtype)
+        return np.concatenate([weights, rest], -1)
+    if sinks not in ("error", "keep"):
+        raise SelectionError(f"sinks={sinks!r} is not known. Use 'error', 'keep' or 'renormalise'.")
+    raise WeightsError(
+        f"{where} has rows that sum to {sums.min():.3f} … {sums.max():.3f}, and attention rows sum to 1. "
+        "Pass sinks='renormalise' to divide by the sums, or (sums below 1 only) sinks='keep' to give the rest "
+        "a column of its own."
+    )
+
+
+def with_sink(tokens: Tokens) -> Tokens:
+    """The same tokens and, behind them, the column of a learned sink (special, in no word)."""
+    return Tokens(
+        [*tokens, SINK], [*tokens.special, True], [*tokens.word_ids, None], tokens.words, tokens.marks
+    )
+
+
+def is_causal(block: Block) -> bool:
+    """True if no layer looks ahead, and there is something ahead to look at."""
+    n = len(block.queries)
+    if n < 2 or any(w.shape[-2:] != block.weights[0].shape[-2:] for w in block.weights):
+        return False
+    return not any(np.triu(w[..., :n], 1).any() for w in block.weights)
+
+
+def _names(tokens: Sequence[str] | None, n: int) -> Tokens:
+    if tokens is None:
+        return Tokens.numbered(n)
+    named = tokens if isinstance(tokens, Tokens) else Tokens(tokens)
+    if len(named) != n:
+        raise ShapeError(f"{len(named)} tokens but attention over {n} positions: give one name for each.")
+    return named

@@ -1,0 +1,231 @@
+"""The result of every method: how much each output position draws on each input position."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow import files
+from attnflow.errors import SelectionError, ShapeError
+from attnflow.select import pick_layer, pick_position
+from attnflow.words import Tokens, group_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+Array = npt.NDArray[Any]
+Layer = int | str
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """How much outputs draw on inputs, layer by layer.
+
+    Attributes:
+        scores: ``[layers, queries, keys]``: ``scores[l, i, j]`` is how much output position *i* at layer *l*
+            draws on input position *j*. Where one position was asked for: ``[layers, keys]``.
+        tokens: names of the input positions (the columns).
+        layers: the model's own layer numbers, from 0; ``("input",)`` for methods that score inputs as such.
+        method: "raw", "rollout", "flow", "gradient", "blankout", …
+        settings: everything that was chosen, also what was chosen for the user.
+        model: name or class of the model.
+        queries: names of the output positions (the rows), where they are not the tokens.
+
+    >>> import numpy as np
+    >>> r = Relevance(np.array([[[0.5, 0.5], [0.2, 0.8]]]), Tokens(["the", "key"]), (0,), "raw")
+    >>> r
+    Relevance(raw, 1 layer × 2 outputs × 2 inputs)
+    >>> r.at(position=-1).top(1)
+    [('key', 0.8)]
+    """
+
+    scores: Array
+    tokens: Tokens
+    layers: tuple[Layer, ...]
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    queries: Tokens | None = None
+
+    def __post_init__(self) -> None:
+        scores = np.asarray(self.scores)
+        tokens = self.tokens if isinstance(self.tokens, Tokens) else Tokens(self.tokens)
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "tokens", tokens)
+        object.__setattr__(self, "layers", tuple(self.layers))
+        if scores.ndim not in (2, 3):
+            raise ShapeError(f"scores have {scores.ndim} axes {scores.shape}; 2 or 3 are expected.")
+        if scores.shape[0] != len(self.layers):
+            raise ShapeError(f"scores have {scores.shape[0]} layers, but {len(self.layers)} layer numbers are given.")
+        if scores.shape[-1] != len(tokens):
+            raise ShapeError(f"scores have {scores.shape[-1]} columns, but there are {len(tokens)} tokens.")
+        if scores.ndim == 3 and self.queries is None:
+            object.__setattr__(self, "queries", tokens)
+        if scores.ndim == 3 and scores.shape[1] != len(self.rows):
+            raise ShapeError(f"scores have {scores.shape[1]} rows, but there are {len(self.rows)} row names.")
+
+    @property
+    def rows(self) -> Tokens:
+        """Names of the output positions; empty where one position was asked for."""
+        return self.queries if self.queries is not None and self.scores.ndim == 3 else Tokens(())
+
+    @property
+    def special_share(self) -> float:
+        """The share of all mass that lies on special tokens."""
+        return _share(self.scores, np.array(self.tokens.special, bool))
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __repr__(self) -> str:
+        layers = f"{len(self.layers)} layer{'s' if len(self.layers) > 1 else ''}"
+        rows = f" × {len(self.rows)} outputs" if self.scores.ndim == 3 else f", position {self._position()}"
+        model = f", model={self.model}" if self.model else ""
+        return f"Relevance({self.method}, {layers}{rows} × {len(self.tokens)} inputs{model})"
+
+    def _position(self) -> str:
+        return str(self.settings.get("position", "?"))
+
+    def at(self, layer: int | None = None, position: int | str | None = None) -> Relevance:
+        """The part for one layer (by its true number, negatives from the top) and one output position."""
+        scores, layers, settings, queries = self.scores, self.layers, dict(self.settings), self.queries
+        if layer is not None:
+            i = pick_layer(layer, self.layers)
+            scores, layers = scores[i : i + 1], self.layers[i : i + 1]
+        if position is not None:
+            if scores.ndim == 2:
+                raise SelectionError(f"Already at position {self._position()}: there is one row a layer.")
+            p = pick_position(position, self.rows)
+            scores, queries = scores[:, p], None
+            settings |= {"position": p, "position_token": self.rows[p]}
+        return replace(self, scores=scores, layers=layers, settings=settings, queries=queries)
+
+    def words(self) -> Relevance:
+        """Scores of words: the sum over the pieces of an input word, the mean over those of an output word."""
+        group = group_words(self.tokens)
+        scores = group.sum_keys(self.scores)
+        queries = None
+        if scores.ndim == 3:
+            rows = group_words(self.rows)
+            scores, queries = rows.mean_queries(scores), rows.tokens
+        return replace(
+            self, scores=scores, tokens=group.tokens, queries=queries, settings={**self.settings, "words": True}
+        )
+
+    def drop_special(self) -> Relevance:
+        """Without special tokens, as inputs and as outputs; ``settings["dropped"]`` is the share of mass they had."""
+        keep = [i for i, s in enumerate(self.tokens.special) if not s]
+        if not keep:
+            raise SelectionError(f"All {len(self.tokens)} tokens are special: nothing would be left.")
+        scores, queries = self.scores, None
+        if scores.ndim == 3:
+            kept = [i for i, s in enumerate(self.rows.special) if not s]
+            scores, queries = scores[:, kept], self.rows.take(kept)
+        dropped = _share(scores, np.array(self.tokens.special, bool))
+        return replace(
+            self,
+            scores=scores[..., keep],
+            tokens=self.tokens.take(keep),
+            queries=queries,
+            settings={**self.settings, "dropped": dropped},
+        )
+
+    def top(self, k: int = 5, layer: int = -1, position: int | str | None = None) -> list[tuple[str, float]]:
+        """The ``k`` inputs with the highest scores at one layer, highest first; equal scores in text order."""
+        one = self.at(layer=layer, position=position)
+        if one.scores.ndim == 3:
+            raise SelectionError(
+                f"top() ranks the inputs of one output position, and there are {len(self.rows)}. "
+                "Choose one:  relevance.top(position=-1)"
+            )
+        order = np.argsort(-one.scores[0], kind="stable")[:k]
+        return [(self.tokens[j], float(one.scores[0, j])) for j in order]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A long table, one row a score: layer, (query, query_token,) key, token, score."""
+        import pandas as pd
+
+        index = np.indices(self.scores.shape)
+        data: dict[str, Any] = {"layer": [self.layers[i] for i in index[0].ravel()]}
+        if self.scores.ndim == 3:
+            rows = index[1].ravel()
+            data |= {"query": rows, "query_token": [self.rows[i] for i in rows]}
+        keys = index[-1].ravel()
+        data |= {"key": keys, "token": [self.tokens[j] for j in keys], "score": self.scores.ravel()}
+        return pd.DataFrame(data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain JSON types."""
+        return {**self._header(), "scores": self.scores.tolist()}
+
+    def to_json(self) -> str:
+        """All of it as JSON text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "model": self.model,
+            "layers": list(self.layers),
+            "tokens": self.tokens.to_dict(),
+            "queries": None if self.queries is None else self.queries.to_dict(),
+            "settings": _plain(self.settings),
+        }
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write to one safetensors file; refuses to replace a file unless told to."""
+        files.save(path, "relevance", {"scores": self.scores}, self._header(), overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Relevance:
+        """Read what :meth:`save` wrote."""
+        arrays, h = files.load(path, "relevance")
+        queries = None if h["queries"] is None else Tokens.from_dict(h["queries"])
+        return cls(
+            arrays["scores"], Tokens.from_dict(h["tokens"]), tuple(h["layers"]), h["method"], h["settings"],
+            h["model"], queries,
+        )  # fmt: skip
+
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
+        """A heat-map: layers × tokens for one position, outputs × inputs at the last layer otherwise."""
+        from attnflow.views.plot import plot
+
+        return plot(self, ax=ax, **options)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None, overwrite: bool = False) -> str:
+        """One self-contained page; also written to ``path`` where one is given."""
+        from attnflow.views.html import page
+
+        text = page([self])
+        if path is not None:
+            files.write_bytes(Path(path), text.encode(), overwrite)
+        return text
+
+    def _repr_html_(self) -> str:
+        from attnflow.views.html import frame
+
+        return frame([self])
+
+
+def _share(scores: Array, columns: npt.NDArray[np.bool_]) -> float:
+    total = float(np.abs(scores).sum())
+    return float(np.abs(scores[..., columns]).sum()) / total if total else 0.0
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, strings, lists and dicts only, so that settings fit into JSON."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
