@@ -293,9 +293,7 @@ def settle_rows(weights: Array, where: str, sinks: str) -> Array:
 
 def with_sink(tokens: Tokens) -> Tokens:
     """The same tokens and, behind them, the column of a learned sink (special, in no word)."""
-    return Tokens(
-        [*tokens, SINK], [*tokens.special, True], [*tokens.word_ids, None], tokens.words, tokens.marks
-    )
+    return Tokens([*tokens, SINK], [*tokens.special, True], [*tokens.word_ids, None], tokens.words, tokens.marks)
 
 
 def is_causal(block: Block) -> bool:

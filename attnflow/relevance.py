@@ -117,7 +117,11 @@ class Relevance:
             rows = group_words(self.rows)
             scores, queries = rows.mean_queries(scores), rows.tokens
         return replace(
-            self, scores=scores, tokens=group.tokens, queries=queries, settings={**self.settings, "words": True}
+            self,
+            scores=scores,
+            tokens=group.tokens,
+            queries=queries,
+            settings={**self.settings, "words": True},
         )
 
     def drop_special(self) -> Relevance:

@@ -49,6 +49,7 @@ class Tokens(tuple[str, ...]):
         words: Mapping[int, str] | None = None,
         marks: Mapping[str, int] | None = None,
     ) -> Tokens:
+        """Check the parts against one another."""
         self = super().__new__(cls, (str(t) for t in texts))
         n = len(self)
         self.special = tuple(map(bool, special)) if special is not None else (False,) * n
