@@ -1,0 +1,57 @@
+"""The model inside the package: a small BERT with random weights, so that a first look needs no network.
+
+It is untrained, and says so: its scores show what the methods do, not what language is like.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SENTENCE = "the key to the cabinets"
+NAME = "attnflow demo model (untrained)"
+NOTE = "The demo model is untrained: its weights are random, so the scores mean nothing about language."
+
+_WORDS = "the a key keys to of cabinet cabinets is are was were on in book books author authors table near man men"
+_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def tokenizer() -> Any:
+    """A word-level tokenizer over two dozen words; others become [UNK]."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *_WORDS.split()])}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    core.normalizer = normalizers.Lowercase()
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    core.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+    )
+    named = {f"{t.strip('[]').lower()}_token": t for t in _SPECIAL}
+    return PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=64, **named)
+
+
+def model(layers: int = 6, seed: int = 10) -> Any:
+    """A BERT encoder of ``layers`` layers × 4 heads × 64, the same weights for the same seed.
+
+    The caller's random state is left as it was.
+    """
+    import torch
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=len(_SPECIAL) + len(_WORDS.split()),
+        hidden_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=64,
+        initializer_range=0.25,
+    )
+    config.name_or_path = NAME
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        built: Any = BertModel(config, add_pooling_layer=False)
+    return built.eval()

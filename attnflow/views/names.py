@@ -1,0 +1,28 @@
+"""How tokens are shown: white space made visible, control characters and direction marks taken out of play."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "·"}
+# How byte-level tokenizers write a space and a line break, and SentencePiece's space.
+_MARKERS = {"Ġ": "·", "Ċ": "⏎", "▁": "·"}
+
+
+def show(token: str) -> str:
+    """A token as people can read it.
+
+    >>> show("Ġthe"), show("a\\nb"), show("\\u202eabc")
+    ('·the', 'a⏎b', '<202E>abc')
+    """
+    if token[:1] in _MARKERS:
+        token = _MARKERS[token[0]] + token[1:]
+    out = []
+    for char in token:
+        if char in _SHOWN:
+            out.append(_SHOWN[char])
+        elif unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp"):
+            out.append(f"<{ord(char):04X}>")
+        else:
+            out.append(char)
+    return "".join(out) or "∅"
