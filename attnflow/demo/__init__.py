@@ -18,7 +18,7 @@ _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 def tokenizer() -> Any:
     """A word-level tokenizer over two dozen words; others become [UNK]."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
+    import transformers
 
     vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *_WORDS.split()])}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -30,7 +30,8 @@ def tokenizer() -> Any:
         special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
     )
     named = {f"{t.strip('[]').lower()}_token": t for t in _SPECIAL}
-    return PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=64, **named)
+    fast: Any = transformers.PreTrainedTokenizerFast  # typed as Any: transformers' constructors are untyped
+    return fast(tokenizer_object=core, model_max_length=64, **named)
 
 
 def model(layers: int = 6, seed: int = 10) -> Any:
@@ -39,9 +40,9 @@ def model(layers: int = 6, seed: int = 10) -> Any:
     The caller's random state is left as it was.
     """
     import torch
-    from transformers import BertConfig, BertModel
+    import transformers
 
-    config = BertConfig(
+    config = transformers.BertConfig(
         vocab_size=len(_SPECIAL) + len(_WORDS.split()),
         hidden_size=64,
         num_hidden_layers=layers,
@@ -53,5 +54,5 @@ def model(layers: int = 6, seed: int = 10) -> Any:
     config.name_or_path = NAME
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        built: Any = BertModel(config, add_pooling_layer=False)
-    return built.eval()
+        build: Any = transformers.BertModel  # typed as Any: transformers' constructors are untyped
+        return build(config, add_pooling_layer=False).eval()

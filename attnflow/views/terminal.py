@@ -34,7 +34,9 @@ def table(results: Sequence[Relevance], console: Console) -> Table:
     """
     for r in results:
         if r.scores.ndim != 2:
-            raise ShapeError(f"A table shows one output position, and {r.method} holds {len(r.rows)}. Use .at(position=…).")
+            raise ShapeError(
+                f"A table shows one output position, and {r.method} holds {len(r.rows)}. Use .at(position=…)."
+            )
         if r.tokens != results[0].tokens:
             raise ShapeError(f"{results[0].method} and {r.method} have different tokens: one table cannot hold both.")
     out = Table(title=escape(_title(results[0])), title_justify="left")

@@ -1,0 +1,61 @@
+# Every target sets up .venv by itself, from the versions in constraints.txt, and does nothing twice.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# No download at run time: models come from the package or from packages of the dev extra.
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test fast lint format docs bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+# torch goes first: its version decides whether pip brings gigabytes of CUDA packages along.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(VENV)/.run
+
+demo: $(VENV)/.run ## Explain one sentence on the model inside the package
+	@$(BIN)/attnflow demo
+
+test: lint ## Lint, type check, and all tests with coverage
+	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+
+fast: $(VENV)/.dev ## The quick tests only
+	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+lint: $(VENV)/.dev ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## Let ruff set the layout
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## Build the site into site/, warnings as errors
+	$(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/.bench: benchmarks/requirements.txt constraints.txt | $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt -r benchmarks/requirements.txt
+	@touch $@
+
+bench: $(VENV)/.bench ## Run every benchmark; tables go to docs/benchmarks/
+	@for b in benchmarks/*.py; do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
+
+clean: ## Remove what was built
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache htmlcov .coverage

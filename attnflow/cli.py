@@ -1,0 +1,224 @@
+"""The command line: ``attnflow explain | models | demo``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from attnflow.errors import AttnFlowError
+
+app = typer.Typer(
+    name="attnflow",
+    help="Which inputs did a transformer's output draw on, layer by layer?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+METHODS = ("raw", "rollout", "flow")
+SUFFIXES = (".html", ".png", ".pdf", ".svg", ".csv", ".json", ".safetensors")
+
+
+def _version(value: bool) -> None:
+    if value:
+        from attnflow import __version__
+
+        typer.echo(f"attnflow {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What both options mean is in their help."""
+
+
+@app.command()
+def explain(
+    model: Annotated[str, typer.Argument(help="A hub name or a folder with a saved model.")],
+    text: Annotated[str, typer.Argument(help="The text to explain.")],
+    method: Annotated[
+        list[str] | None, typer.Option("--method", "-m", help="raw, rollout or flow; may be given several times.")
+    ] = None,
+    layer: Annotated[int, typer.Option(help="The layer to show, by its true number; negatives from the top.")] = -1,
+    position: Annotated[
+        str | None, typer.Option(help="Output position: a number, cls, last or mask. [default: cls, else last]")
+    ] = None,
+    heads: Annotated[str, typer.Option(help="mean, max, min, or numbers: 3 or 0,2,5.")] = "mean",
+    residual: Annotated[float, typer.Option(help="Share of the residual connection in rollout and flow.")] = 0.5,
+    words: Annotated[bool, typer.Option("--words", help="Add word pieces up to words.")] = False,
+    drop_special: Annotated[bool, typer.Option("--drop-special", help="Leave out [CLS], </s> and the like.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=f"Write to a file: {', '.join(SUFFIXES)}.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Explain one text: tokens × methods at a layer, for one output position."""
+    from attnflow.loading import load
+
+    methods = _methods(method)
+    _check_out(out, overwrite, methods)
+    with _console().status(f"Loading {escape(model)}"):
+        loaded, tokenizer = load(model)
+    options = {"heads": _heads(heads), "residual": residual, "position": _position(position)}
+    _explain(loaded, tokenizer, text, methods, layer, words, drop_special, out, overwrite, options)
+
+
+@app.command()
+def models(
+    only: Annotated[str | None, typer.Argument(help="A model type, for instance bert.")] = None,
+) -> None:
+    """What can be captured in the installed transformers, and how."""
+    from attnflow.families import families
+
+    found = families()
+    if only is not None:
+        if only not in found:
+            near = [name for name in found if only.lower() in name]
+            hint = f" Near it: {', '.join(near[:8])}." if near else ""
+            raise AttnFlowError(f"{only!r} is not one of the {len(found)} model types of transformers.{hint}")
+        typer.echo(f"{only}: {found[only]}")
+        return
+    for name, route in found.items():
+        typer.echo(f"{name}\t{route}")
+    counts = {route: list(found.values()).count(route) for route in sorted(set(found.values()))}
+    typer.echo(f"{len(found)} model types: " + "; ".join(f"{n} {route}" for route, n in counts.items()), err=True)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("attnflow-demo.html"),
+) -> None:
+    """Explain one sentence on the model inside the package, without any network."""
+    from attnflow import demo as inside
+
+    options: dict[str, Any] = {"position": "cls"}
+    _explain(inside.model(), inside.tokenizer(), inside.SENTENCE, METHODS, -1, False, False, out, True, options)
+    typer.echo(inside.NOTE)
+
+
+def _console() -> Console:
+    return Console(stderr=True)
+
+
+def _methods(given: list[str] | None) -> tuple[str, ...]:
+    chosen = tuple(dict.fromkeys(given or METHODS))
+    for name in chosen:
+        if name not in METHODS:
+            raise AttnFlowError(f"--method {name} is not known. Use {', '.join(METHODS)}.")
+    return chosen
+
+
+def _check_out(out: Path | None, overwrite: bool, methods: tuple[str, ...]) -> None:
+    """Refuse what cannot be written before a model is loaded."""
+    from attnflow.files import refuse_overwrite
+
+    if out is None:
+        return
+    if out.suffix not in SUFFIXES:
+        raise AttnFlowError(f"--out {out} ends in {out.suffix or 'nothing'!r}. Use one of {', '.join(SUFFIXES)}.")
+    if out.suffix == ".safetensors" and len(methods) > 1:
+        raise AttnFlowError(
+            f"--out {out} holds one result, and {len(methods)} methods are asked for. "
+            f"Choose one:  --method {methods[-1]}"
+        )
+    refuse_overwrite(out, overwrite)
+
+
+def _heads(value: str) -> str | int | list[int]:
+    if value in ("mean", "max", "min"):
+        return value
+    try:
+        numbers = [int(part) for part in value.split(",")]
+    except ValueError:
+        raise AttnFlowError(f"--heads {value} is not known. Use mean, max, min, or numbers: 3 or 0,2,5.") from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _position(value: str | None) -> int | str | None:
+    if value is None or value in ("cls", "last", "mask"):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise AttnFlowError(f"--position {value} is not known. Use a number, cls, last or mask.") from None
+
+
+def _explain(
+    model: Any,
+    tokenizer: Any,
+    text: str,
+    methods: tuple[str, ...],
+    layer: int,
+    words: bool,
+    drop_special: bool,
+    out: Path | None,
+    overwrite: bool,
+    options: dict[str, Any],
+) -> None:
+    """Run the model once, show the table, write the file."""
+    from attnflow.explain import explain as run
+    from attnflow.views.terminal import footer, table
+
+    with _console().status("Running the model"):
+        results = run(model, tokenizer, text, methods=methods, **options)
+    if words:
+        results = [r.words() for r in results]
+    if drop_special:
+        results = [r.drop_special() for r in results]
+    shown = [r.at(layer=layer) for r in results]
+    console = Console()
+    console.print(table(shown, console))
+    for line in footer(shown):
+        console.print(escape(line), style="dim", highlight=False)
+    if out is not None:
+        _write(results, shown, out, overwrite)
+        typer.echo(f"Written: {out.resolve()}")
+
+
+def _write(results: list[Any], shown: list[Any], out: Path, overwrite: bool) -> None:
+    import io
+    import json
+
+    from attnflow.files import write_bytes
+
+    if out.suffix == ".safetensors":
+        results[0].save(out, overwrite=overwrite)
+        return
+    if out.suffix == ".html":
+        from attnflow.views.html import page
+
+        data = page(results).encode()
+    elif out.suffix == ".csv":
+        import pandas as pd
+
+        frames = [r.to_frame().assign(method=r.method) for r in results]
+        data = pd.concat(frames).to_csv(index=False).encode()
+    elif out.suffix == ".json":
+        data = json.dumps([r.to_dict() for r in results], ensure_ascii=False, indent=1).encode()
+    else:
+        from attnflow.views.plot import plot_all
+
+        buffer = io.BytesIO()
+        plot_all(results).savefig(buffer, format=out.suffix[1:])
+        data = buffer.getvalue()
+    write_bytes(out, data, overwrite)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point: errors of the user's making are one paragraph and exit code 2."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        app(args=arguments, prog_name="attnflow")
+    except (AttnFlowError, OSError) as error:
+        if "--debug" in arguments:
+            raise
+        # No markup and no wrapping: the message may hold a line to paste.
+        Console(stderr=True, soft_wrap=True).print(f"attnflow: {error}", markup=False, highlight=False, style="red")
+        raise SystemExit(2) from None

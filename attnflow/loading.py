@@ -1,0 +1,41 @@
+"""A model and its tokenizer by hub name or folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attnflow.errors import InputError
+
+
+def load(name: str) -> tuple[Any, Any]:
+    """(model, tokenizer), the model in the class that it was saved with, ready for inference.
+
+    The class matters: a classifier's head is lost where a bare encoder is loaded.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise InputError(f"{name} is a folder without a config.json: save a model there with model.save_pretrained().")
+    try:
+        config = AutoConfig.from_pretrained(name)
+        model = _model_class(config).from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"{name!r} could not be loaded: {reason} Give a folder that save_pretrained() wrote, with the tokenizer "
+            "in it, or a hub name (and, behind a closed network, download it first)."
+        ) from error
+    return model.eval(), tokenizer
+
+
+def _model_class(config: Any) -> Any:
+    import transformers
+
+    for name in getattr(config, "architectures", None) or ():
+        found = getattr(transformers, name, None)
+        if found is not None:
+            return found
+    return transformers.AutoModel
