@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from attnflow import Relevance, raw
+from attnflow.errors import FileError, SelectionError, ShapeError
+from attnflow.words import Tokens
+
+TOKENS = Tokens(
+    ["[CLS]", "cab", "##inets", "are"], special=[True, False, False, False], word_ids=[None, 0, 0, 1], marks={"cls": 0}
+)
+SCORES = np.arange(32, dtype=float).reshape(2, 4, 4) / 100
+ALL = Relevance(SCORES, TOKENS, (0, 5), "raw", {"residual": 0.5}, "m")
+
+
+def test_at_takes_layers_by_true_number_and_positions_by_name():
+    assert np.array_equal(ALL.at(layer=5).scores, SCORES[1:])
+    one = ALL.at(layer=-1, position="cls")
+    assert np.array_equal(one.scores, SCORES[1:, 0])
+    assert one.settings["position_token"] == "[CLS]"
+    with pytest.raises(SelectionError, match="Already at position 0"):
+        one.at(position=1)
+
+
+def test_words_sum_keys_and_average_queries():
+    words = ALL.words()
+    assert words.tokens == words.rows == ("[CLS]", "cab##inets", "are")
+    assert words.scores.shape == (2, 3, 3)
+    expected = (SCORES[0, 1, 1] + SCORES[0, 1, 2] + SCORES[0, 2, 1] + SCORES[0, 2, 2]) / 2
+    assert words.scores[0, 1, 1] == pytest.approx(expected)
+    assert ALL.at(position=3).words().scores.shape == (2, 3)
+
+
+def test_rows_that_sum_to_one_still_do_as_words():
+    scores = np.random.default_rng(0).dirichlet(np.ones(4), size=(2, 4))
+    assert np.allclose(Relevance(scores, TOKENS, (0, 1), "raw").words().scores.sum(-1), 1)
+
+
+def test_dropping_special_tokens_records_their_share():
+    kept = ALL.drop_special()
+    assert kept.tokens == kept.rows == ("cab", "##inets", "are")
+    assert np.array_equal(kept.scores, SCORES[:, 1:, 1:])
+    assert kept.settings["dropped"] == pytest.approx(SCORES[:, 1:, 0].sum() / SCORES[:, 1:].sum())
+    one = ALL.at(position=0).drop_special()
+    assert one.settings["dropped"] == pytest.approx(SCORES[:, 0, 0].sum() / SCORES[:, 0].sum())
+    with pytest.raises(SelectionError, match="All 1 tokens are special"):
+        Relevance(np.ones((1, 1)), Tokens(["</s>"], special=[True]), (0,), "raw").drop_special()
+
+
+def test_top_breaks_ties_in_text_order():
+    r = Relevance(np.array([[0.1, 0.4, 0.4, 0.1]]), TOKENS, (0,), "raw")
+    assert r.top(3) == [("cab", 0.4), ("##inets", 0.4), ("[CLS]", 0.1)]
+    with pytest.raises(SelectionError, match="one output position, and there are 4. Choose one"):
+        ALL.top()
+
+
+def test_a_frame_has_one_line_a_score():
+    frame = ALL.to_frame()
+    assert list(frame.columns) == ["layer", "query", "query_token", "key", "token", "score"]
+    assert len(frame) == 32
+    line = frame[(frame.layer == 5) & (frame["query"] == 2) & (frame.key == 3)].iloc[0]
+    assert (line.query_token, line.token, line.score) == ("##inets", "are", SCORES[1, 2, 3])
+    assert list(ALL.at(position=1).to_frame().columns) == ["layer", "key", "token", "score"]
+
+
+def test_files(tmp_path):
+    path = tmp_path / "r.safetensors"
+    ALL.save(path)
+    after = Relevance.load(path)
+    assert np.array_equal(after.scores, ALL.scores)
+    assert (after.tokens, after.layers, after.method, after.settings, after.model, after.queries) == (
+        ALL.tokens, ALL.layers, ALL.method, ALL.settings, ALL.model, ALL.queries,
+    )  # fmt: skip
+    assert after.tokens.special == TOKENS.special
+    with pytest.raises(FileError, match="exists already"):
+        ALL.save(path)
+
+
+def test_settings_of_every_kind_fit_into_json():
+    r = Relevance(np.ones((1, 4)), TOKENS, (0,), "raw", {"a": np.float64(1), "b": (1, np.arange(2)), "c": {2: int}})
+    assert json.loads(r.to_json())["settings"] == {"a": 1.0, "b": [1, [0, 1]], "c": {"2": "<class 'int'>"}}
+
+
+def test_the_share_of_special_tokens():
+    assert Relevance(np.array([[3.0, 1.0, 0.0, 0.0]]), TOKENS, (0,), "raw").special_share == 0.75
+    assert Relevance(np.zeros((1, 4)), TOKENS, (0,), "raw").special_share == 0
+
+
+def test_repr_is_short():
+    assert repr(ALL) == "Relevance(raw, 2 layers × 4 outputs × 4 inputs, model=m)"
+    assert repr(raw([np.eye(3)], position=2)) == "Relevance(raw, 1 layer, position 2 × 3 inputs)"
+    assert len(ALL) == 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "layers", "text"),
+    [
+        (np.zeros(4), (0,), "1 axes"),
+        (np.zeros((2, 4)), (0,), "2 layers, but 1 layer numbers"),
+        (np.zeros((1, 3)), (0,), "3 columns, but there are 4 tokens"),
+        (np.zeros((1, 3, 4)), (0,), "3 rows, but there are 4 row names"),
+    ],
+)
+def test_shapes_are_checked(scores, layers, text):
+    with pytest.raises(ShapeError, match=text):
+        Relevance(scores, TOKENS, layers, "raw")
+
+
+def test_plain_strings_are_taken_as_tokens():
+    assert Relevance(np.zeros((1, 2)), ["a", "b"], [0], "raw").tokens.special == (False, False)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+
+from attnflow.errors import SelectionError
+from attnflow.select import pick_layer, pick_position
+from attnflow.words import Tokens
+
+TOKENS = Tokens(["[CLS]", "a", "[MASK]"], marks={"cls": 0, "mask": 2})
+
+
+@pytest.mark.parametrize(("asked", "index"), [(0, 0), (-1, 2), ("cls", 0), ("mask", 2), ("last", 2)])
+def test_positions(asked, index):
+    assert pick_position(asked, TOKENS) == index
+
+
+def test_positions_that_are_not_there():
+    with pytest.raises(SelectionError, match="position=3, but there are 3 positions: use -3 to 2"):
+        pick_position(3, TOKENS)
+    with pytest.raises(SelectionError, match="position='middle' is not known. Use a number, 'cls', 'last', 'mask'"):
+        pick_position("middle", TOKENS)
+    with pytest.raises(
+        SelectionError, match="position='cls', but the input has no cls token: a b. Use a number from 0 to 1"
+    ):
+        pick_position("cls", Tokens(["a", "b"]))
+
+
+def test_layers_go_by_their_true_number():
+    assert [pick_layer(n, (3, 7, 11)) for n in (3, 11, -1, -3)] == [0, 2, 2, 0]
+    with pytest.raises(SelectionError, match="layer=5, but the layers with attention are 3, 7, 11"):
+        pick_layer(5, (3, 7, 11))
+    with pytest.raises(SelectionError, match="layer=-4, but there are 3 layers: use -3 to -1"):
+        pick_layer(-4, (3, 7, 11))
