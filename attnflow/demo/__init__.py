@@ -17,8 +17,8 @@ _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 def tokenizer() -> Any:
     """A word-level tokenizer over two dozen words; others become [UNK]."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     import transformers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
     vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *_WORDS.split()])}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))

@@ -1,0 +1,27 @@
+"""A table on the screen and the same table under docs/benchmarks/, with the command that made it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def write(
+    name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[object]], text: str, command: str
+) -> None:
+    """Print the table and write ``docs/benchmarks/<name>.md``."""
+    table = markdown(head, rows)
+    packages = ", ".join(f"{p} {version(p)}" for p in ("attnflow", "torch", "transformers", "numpy"))
+    made = f"Made by `{command}` with {packages}, Python {platform.python_version()}."
+    print(f"{title}\n\n{table}\n\n{text}")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / f"{name}.md").write_text(f"# {title}\n\n{text}\n\n{table}\n\n{made}\n", encoding="utf-8")
