@@ -1,0 +1,200 @@
+"""The engine: flows of all pairs at the chosen heights, in integers, over threads.
+
+A column of the result (all sources, one sink) is one job: what the nodes of a height can pass on to that sink is
+shared by all sources above. Rows (one source, all sinks) are columns of the network turned upside down.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow.errors import SelectionError
+from attnflow.flow.integers import Capacities, Ints, Words, integers, pack, unpack
+
+Codes = npt.NDArray[np.int8]
+
+CLOSED, BOUND, CUT, THEOREM, FLOOR, FAILED = 1, 2, 3, 4, 5, -1
+PROOFS = {
+    CLOSED: "closed form",
+    BOUND: "flow that meets a bound",
+    CUT: "flow and cut",
+    THEOREM: "saturation theorem",
+    FLOOR: "hub or profile bound",
+}
+
+_SMALL = 20_000  # steps × pairs × tokens below which a second thread costs more than it brings
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Flows of all pairs asked for.
+
+    Attributes:
+        capacities: the integer network.
+        tops: heights of the sources: number of steps below them.
+        rows: which nodes are sources.
+        units: ``[tops, rows, n]`` integer flows: ``units[a, b, j]`` from ``(tops[a], rows[b])`` to input *j*.
+        proofs: how each was proven: a key of ``PROOFS``.
+        cuts: where asked for, ``[tops, rows, n, S-1, w]`` bitsets: the sink's side of a minimum cut.
+    """
+
+    capacities: Capacities
+    tops: tuple[int, ...]
+    rows: tuple[int, ...]
+    units: Ints
+    proofs: Codes
+    cuts: Words | None = None
+
+    @property
+    def scores(self) -> npt.NDArray[np.float64]:
+        """The flows as float64, ``[tops, rows, n]``."""
+        return self.capacities.floats(self.units)
+
+    def proof_counts(self) -> dict[str, int]:
+        """How many pairs each kind of proof settled."""
+        return {name: int((self.proofs == code).sum()) for code, name in PROOFS.items() if (self.proofs == code).any()}
+
+
+def solve(
+    stack: Any,
+    tops: Sequence[int] | None = None,
+    rows: Sequence[int] | None = None,
+    *,
+    bounds: bool = True,
+    explicit: bool = False,
+    threads: int | None = None,
+) -> Solution:
+    """Exact flows through a stack of capacities (Abnar & Zuidema 2020, §3).
+
+    Args:
+        stack: ``[S, n, n]`` capacities, or ready :class:`Capacities`; step 0 leads to the inputs.
+        tops: heights of the sources, 1 .. S; all by default.
+        rows: the sources at these heights; all by default.
+        bounds: settle pairs by proven bounds without solving them where that is possible.
+        explicit: solve every pair in full and keep a minimum cut of each; no bound is used.
+        threads: how many; by default as many as there are cores, and one for small networks.
+
+    >>> half = [[0.5, 0.5], [0.5, 0.5]]
+    >>> solve([half, half]).scores[-1]
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    caps = stack if isinstance(stack, Capacities) else integers(stack)
+    tops = _checked(tops, range(1, caps.steps + 1), "height")
+    rows = _checked(rows, range(caps.n), "row")
+    caps = caps.upto(max(tops))
+    threads = _threads(threads)
+    few = len(rows) * 4 <= caps.n
+    if len(rows) < caps.n and (few or len(tops) == 1):
+        parts = [_upside_down(caps.upto(top), rows, bounds, explicit, threads) for top in tops]
+        units, proofs = (np.stack([p[i] for p in parts]) for i in (0, 1))
+        cuts = _stack_cuts([p[2] for p in parts]) if explicit else None
+        return Solution(caps, tops, rows, units, proofs, cuts)
+    found = _columns(caps, tops, range(caps.n), bounds and not explicit, explicit, threads)
+    found = found if explicit else found[:2]
+    units, proofs, *sets = (a.transpose(1, 2, 0, *range(3, a.ndim))[:, list(rows)] for a in found)
+    return Solution(caps, tops, rows, units, proofs, sets[0] if explicit else None)
+
+
+def _checked(given: Sequence[int] | None, allowed: range, what: str) -> tuple[int, ...]:
+    if given is None:
+        return tuple(allowed)
+    wrong = [x for x in given if x not in allowed]
+    if wrong or not len(given):
+        raise SelectionError(f"{what} {wrong or 'list'} is not there: use {allowed[0]} to {allowed[-1]}.")
+    return tuple(int(x) for x in given)
+
+
+def _threads(threads: int | None) -> int:
+    if threads is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads < 1:
+        raise SelectionError(f"threads={threads}, but at least one is needed.")
+    return threads
+
+
+def _upside_down(
+    caps: Capacities, rows: Sequence[int], bounds: bool, explicit: bool, threads: int
+) -> tuple[Ints, Codes, Words]:
+    """One height, few sources: each is the sink of the reversed network."""
+    found = _columns(caps.reversed(), (caps.steps,), rows, bounds and not explicit, explicit, threads)
+    units, proofs, sets = found[0][:, 0], found[1][:, 0], found[2]
+    if explicit:
+        # In the reversed network the set reaches the source: the sink's side is its complement, bottom up.
+        sets = pack(~unpack(sets[:, 0], caps.n)[:, :, ::-1])
+    return units, proofs, sets
+
+
+def _stack_cuts(parts: list[Words]) -> Words:
+    deepest = max(p.shape[2] for p in parts)
+    out = np.zeros((len(parts), *parts[0].shape[:2], deepest, *parts[0].shape[3:]), np.uint64)
+    for a, part in enumerate(parts):
+        out[a, :, :, : part.shape[2]] = part
+    return out
+
+
+def _columns(
+    caps: Capacities, tops: Sequence[int], sinks: Sequence[int], bounds: bool, explicit: bool, threads: int
+) -> tuple[Ints, Codes, Words]:
+    """Units, proofs and cuts, each ``[sinks, tops, n, …]``."""
+    floor = np.zeros((0, caps.n), np.int64)
+    if bounds and len(tops) == 1:
+        from attnflow.flow.bounds import floor_of
+
+        floor = floor_of(caps, sinks, threads)
+    return run(caps, tops, sinks, floor, theorem=bounds, explicit=explicit, threads=threads)
+
+
+def run(
+    caps: Capacities,
+    tops: Sequence[int],
+    sinks: Sequence[int],
+    floor: Ints | None = None,
+    *,
+    theorem: bool = False,
+    explicit: bool = False,
+    threads: int = 1,
+) -> tuple[Ints, Codes, Words]:
+    """Share the sinks out over threads. ``floor`` ``[sinks, n]``: proven lower bounds for the highest top."""
+    from attnflow.flow.compiled import columns, workspace
+
+    n, steps = caps.n, caps.steps
+    wanted = np.full(steps + 1, -1, np.int64)
+    wanted[list(tops)] = np.arange(len(tops))
+    cols = np.asarray(sinks, np.int64)
+    units = np.zeros((len(cols), len(tops), n), np.int64)
+    proofs = np.zeros(units.shape, np.int8)
+    words = (n + 63) // 64
+    cuts = np.zeros((*units.shape, (steps - 1) * words) if explicit else (0, 0, 0, 0), np.uint64)
+    floor = np.zeros((0, n), np.int64) if floor is None else np.ascontiguousarray(floor)
+    flat = [np.ascontiguousarray(a).reshape(-1) for a in (caps.cap, caps.ahead, caps.ahead_t, caps.rowsum)]
+    threads = 1 if steps * len(cols) * n * n < _SMALL else min(threads, len(cols))
+    size = max(1, len(cols) // (threads * 8)) if threads > 1 else len(cols)
+    turn = itertools.count()
+
+    def work() -> None:
+        space = workspace(n, steps, flat[1], flat[2])
+        while (start := next(turn) * size) < len(cols):
+            part = slice(start, start + size)
+            columns(
+                *flat, n, steps, cols[part], wanted, floor[part], theorem, explicit, False,
+                units[part], proofs[part], cuts[part], *space,
+            )  # fmt: skip
+
+    others = [threading.Thread(target=work) for _ in range(threads - 1)]
+    for thread in others:
+        thread.start()
+    work()
+    for thread in others:
+        thread.join()
+    if explicit:
+        cuts = cuts.reshape(*units.shape, steps - 1, words)
+    return units, proofs, cuts
