@@ -1,0 +1,12 @@
+"""Attention flow (Abnar & Zuidema 2020): exact, certified, and fast.
+
+>>> from attnflow.flow import flow
+>>> flow([[[0.0, 1.0], [1.0, 0.0]]]).scores
+array([[[0.5, 0.5],
+        [0.5, 0.5]]])
+"""
+
+from attnflow.flow.method import flow
+from attnflow.flow.reference import to_networkx
+
+__all__ = ["flow", "to_networkx"]

@@ -18,6 +18,8 @@ from attnflow.errors import AttnFlowError, SelectionError
 from attnflow.flow.integers import Capacities, Ints, unpack
 from attnflow.flow.solver import FAILED, Solution, solve
 
+Mask = npt.NDArray[np.bool_]
+
 _HALF = 30
 
 
@@ -38,7 +40,7 @@ class Certificate:
     def __repr__(self) -> str:
         return f"Certificate({self.solution.units.size} pairs, each with a cut of its own value)"
 
-    def cut(self, height: int, row: int, sink: int) -> npt.NDArray[np.bool_]:
+    def cut(self, height: int, row: int, sink: int) -> Mask:
         """The sink's side of the minimum cut, ``[height, n]``: ``cut[h, i]`` for node *i* at height *h*."""
         s = self.solution
         if height not in s.tops or row not in s.rows or not 0 <= sink < s.capacities.n:
@@ -46,7 +48,8 @@ class Certificate:
                 f"no certificate for height {height}, row {row}, sink {sink}: there are heights {s.tops}, "
                 f"rows {s.rows} and sinks 0 to {s.capacities.n - 1}."
             )
-        return _sides(s, s.tops.index(height), s.rows.index(row))[sink]
+        side: Mask = _sides(s, s.tops.index(height), s.rows.index(row))[sink]
+        return side
 
     def check(self) -> int:
         """Compute the capacity of every cut anew and compare it with the flow; the number of pairs checked."""
@@ -58,13 +61,13 @@ class Certificate:
                 if len(wrong):
                     j = wrong[0]
                     raise AttnFlowError(
-                        f"the flow from node {row} at height {height} to input {j} is {s.units[a, b, j]} units, but its "
-                        f"cut has {capacity[j]}. Please report this with the attention that caused it."
+                        f"the flow from node {row} at height {height} to input {j} is {s.units[a, b, j]} units, but "
+                        f"its cut has {capacity[j]}. Please report this with the attention that caused it."
                     )
         return int(s.units.size)
 
 
-def _sides(s: Solution, a: int, b: int) -> npt.NDArray[np.bool_]:
+def _sides(s: Solution, a: int, b: int) -> Mask:
     """Sink sides of the cuts of one source to every sink: ``[n, height, n]``."""
     n, height = s.capacities.n, s.tops[a]
     sides = np.zeros((n, height, n), bool)
@@ -74,7 +77,7 @@ def _sides(s: Solution, a: int, b: int) -> npt.NDArray[np.bool_]:
     return sides
 
 
-def cut_capacity(caps: Capacities, height: int, row: int, sides: npt.NDArray[np.bool_]) -> Ints:
+def cut_capacity(caps: Capacities, height: int, row: int, sides: Mask) -> Ints:
     """Capacity of cuts of one source: all that leads from the other side into the sink's.
 
     ``sides[c, h, i]`` says whether node *i* at height *h* is on the sink's side of cut *c*. The sums are taken in

@@ -8,7 +8,7 @@ from typing import Any
 from numba.core import event
 
 
-class _Announce(event.Listener):  # type: ignore[misc]
+class _Announce(event.Listener):
     """Write one line when numba starts to compile: a few seconds of silence look like a fault."""
 
     said = False
@@ -24,6 +24,7 @@ class _Announce(event.Listener):  # type: ignore[misc]
 
 
 with event.install_listener("numba:compile", _Announce()):
-    from attnflow.flow.kernels import columns, workspace
+    from attnflow.flow import kernels
 
-__all__ = ["columns", "workspace"]
+columns: Any = kernels.columns
+workspace: Any = kernels.workspace

@@ -58,9 +58,14 @@ class Capacities:
         ahead = np.ascontiguousarray(self.ahead_t[::-1])
         return Capacities(cap, self.bits, ahead, np.ascontiguousarray(self.ahead[::-1]), cap.sum(-1))
 
+    def replaced(self, cap: Ints) -> Capacities:
+        """The same network with other capacities, in the same units."""
+        has = cap > 0
+        return Capacities(cap, self.bits, pack(has), pack(has.transpose(0, 2, 1)), cap.sum(-1))
+
     def floats(self, units: Ints) -> npt.NDArray[np.float64]:
         """Integer flows as numbers."""
-        return units * 2.0**-self.bits
+        return np.multiply(units, 2.0**-self.bits, dtype=np.float64)
 
 
 def as_stack(stack: Any) -> npt.NDArray[np.float64]:

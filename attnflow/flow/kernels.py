@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# numba reads these functions and infers their types; annotations would have no effect.
 """Max-flow in a layered network, in integers: the compiled part of the engine.
 
 The network has nodes ``(h, i)``, ``h = 0 .. S`` the height and ``i`` the token, and edges only from one height to
@@ -52,7 +54,7 @@ class Work(NamedTuple):
 
 
 @_inner
-def _inject(w, n, words, height, source):  # type: ignore[no-untyped-def]
+def _inject(w, n, words, height, source):
     """Put on each node below the source what it can take and pass on; return the total."""
     for y in range((height + 1) * words):
         w.active[y] = U0
@@ -71,7 +73,7 @@ def _inject(w, n, words, height, source):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _first_wave(w, n, words, height, sink):  # type: ignore[no-untyped-def]
+def _first_wave(w, n, words, height, sink):
     """Push from height to height without filling a node beyond what it can pass on; return what arrives."""
     for y in range(n, height * n):
         w.room[y] = w.limit[y]
@@ -133,7 +135,7 @@ def _first_wave(w, n, words, height, sink):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _distances(w, n, words, height, sink):  # type: ignore[no-untyped-def]
+def _distances(w, n, words, height, sink):
     """Rings of nodes by distance to the sink; the farthest ring needed, or -1 if no excess can reach it."""
     size = (height + 1) * words
     anywhere = U0
@@ -186,7 +188,7 @@ def _distances(w, n, words, height, sink):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _push_wave(w, n, words, height, sink, far):  # type: ignore[no-untyped-def]
+def _push_wave(w, n, words, height, sink, far):
     """Push all excess one ring nearer, the farthest ring first; return what arrives at the sink."""
     size = (height + 1) * words
     value = np.int64(0)
@@ -267,7 +269,7 @@ def _push_wave(w, n, words, height, sink, far):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _solve(w, n, words, height, source, sink, bound, explicit):  # type: ignore[no-untyped-def]
+def _solve(w, n, words, height, source, sink, bound, explicit):
     """Maximum preflow from (height, source) to (0, sink): its value and what proves it.
 
     It stops at ``bound``, a proven upper bound; ``explicit`` goes on until the cut itself is found.
@@ -286,7 +288,7 @@ def _solve(w, n, words, height, source, sink, bound, explicit):  # type: ignore[
 
 
 @_inner
-def _reset(w, n, words, height, ahead, ahead_t):  # type: ignore[no-untyped-def]
+def _reset(w, n, words, height, ahead, ahead_t):
     """Take the flow off again."""
     for row in range(height * n):
         for z in range(words):
@@ -302,7 +304,7 @@ def _reset(w, n, words, height, ahead, ahead_t):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _is_preflow(w, n, height, source, sink, value, gets):  # type: ignore[no-untyped-def]
+def _is_preflow(w, n, height, source, sink, value, gets):
     """Whether no edge carries more than its capacity, no node sends more than it gets, and the sink gets value."""
     for y in range(height * n):
         gets[y] = 0
@@ -324,7 +326,7 @@ def _is_preflow(w, n, height, source, sink, value, gets):  # type: ignore[no-unt
 
 
 @_inner
-def _through_two(w, n, height, level, sums):  # type: ignore[no-untyped-def]
+def _through_two(w, n, height, level, sums):
     """Fill sums[k] with what node (height - 1, k) can send straight into saturated nodes two steps down."""
     for k in range(n):
         sums[k] = 0
@@ -335,7 +337,7 @@ def _through_two(w, n, height, level, sums):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _saturates(w, n, height, source, level, two, sums, inside):  # type: ignore[no-untyped-def]
+def _saturates(w, n, height, source, level, two, sums, inside):
     """Saturation theorem: does the source reach ``level`` through nodes that each can pass ``level`` on?
 
     Nodes ``k`` with limit >= level, entered with x_k, sum x <= level, go on by the combination of their own flows
@@ -376,7 +378,7 @@ def _saturates(w, n, height, source, level, two, sums, inside):  # type: ignore[
 
 
 @_inner
-def _one_step(w, n, height, column):  # type: ignore[no-untyped-def]
+def _one_step(w, n, height, column):
     """Limit of each node from the limits one step down, sum_k min(cap, limit): exact for two steps."""
     for t in range(n):
         row = ((height - 1) * n + t) * n
@@ -387,7 +389,7 @@ def _one_step(w, n, height, column):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _mark_useful(w, n, words, height):  # type: ignore[no-untyped-def]
+def _mark_useful(w, n, words, height):
     for x in range(words):
         w.useful[height * words + x] = U0
     for k in range(n):
@@ -396,7 +398,7 @@ def _mark_useful(w, n, words, height):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _count_saturated(w, n, height, level):  # type: ignore[no-untyped-def]
+def _count_saturated(w, n, height, level):
     count = 0
     for k in range(n):
         if w.limit[height * n + k] >= level:
@@ -405,12 +407,12 @@ def _count_saturated(w, n, height, level):  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _untouched(w, words, height):  # type: ignore[no-untyped-def]
+def _untouched(w, words, height):
     """Whether no node one step below the source is on the sink's side: the cut then holds for all above."""
+    seen = U0
     for x in range(words):
-        if w.seen[(height - 1) * words + x] != U0:
-            return False
-    return True
+        seen |= w.seen[(height - 1) * words + x]
+    return seen == U0
 
 
 _INT = types.Array(types.int64, 1, "C")
@@ -438,7 +440,7 @@ def workspace(n: int, steps: int, ahead: Any, ahead_t: Any) -> tuple[Any, ...]:
 
 
 @njit(_SIGNATURE, nogil=True, cache=True, error_model="numpy")
-def columns(  # type: ignore[no-untyped-def]
+def columns(
     cap, ahead, ahead_t, rowsum, n, steps, sinks, wanted, floor, theorem, explicit, keep, value, code, cuts,
     flow, excess, room, limit, left, left_t, used, used_t, ring, seen, active, useful, sums, inside,
 ):  # fmt: skip

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -92,16 +92,15 @@ def solve(
     rows = _checked(rows, range(caps.n), "row")
     caps = caps.upto(max(tops))
     threads = _threads(threads)
-    few = len(rows) * 4 <= caps.n
-    if len(rows) < caps.n and (few or len(tops) == 1):
-        parts = [_upside_down(caps.upto(top), rows, bounds, explicit, threads) for top in tops]
-        units, proofs = (np.stack([p[i] for p in parts]) for i in (0, 1))
-        cuts = _stack_cuts([p[2] for p in parts]) if explicit else None
-        return Solution(caps, tops, rows, units, proofs, cuts)
-    found = _columns(caps, tops, range(caps.n), bounds and not explicit, explicit, threads)
-    found = found if explicit else found[:2]
-    units, proofs, *sets = (a.transpose(1, 2, 0, *range(3, a.ndim))[:, list(rows)] for a in found)
-    return Solution(caps, tops, rows, units, proofs, sets[0] if explicit else None)
+    if len(rows) < caps.n and (len(tops) == 1 or len(rows) * 4 <= caps.n):
+        found = [_upside_down(caps.upto(top), rows, bounds, explicit, threads) for top in tops]
+        units, proofs = np.stack([f.units for f in found]), np.stack([f.proofs for f in found])
+        return Solution(caps, tops, rows, units, proofs, _stack_cuts([f.cuts for f in found]) if explicit else None)
+    all_rows = _columns(caps, tops, range(caps.n), bounds, explicit, threads)
+    chosen = list(rows)
+    units, proofs = all_rows.units.transpose(1, 2, 0)[:, chosen], all_rows.proofs.transpose(1, 2, 0)[:, chosen]
+    cuts = all_rows.cuts.transpose(1, 2, 0, 3, 4)[:, chosen] if explicit else None
+    return Solution(caps, tops, rows, units, proofs, cuts)
 
 
 def _checked(given: Sequence[int] | None, allowed: range, what: str) -> tuple[int, ...]:
@@ -121,16 +120,22 @@ def _threads(threads: int | None) -> int:
     return threads
 
 
-def _upside_down(
-    caps: Capacities, rows: Sequence[int], bounds: bool, explicit: bool, threads: int
-) -> tuple[Ints, Codes, Words]:
-    """One height, few sources: each is the sink of the reversed network."""
-    found = _columns(caps.reversed(), (caps.steps,), rows, bounds and not explicit, explicit, threads)
-    units, proofs, sets = found[0][:, 0], found[1][:, 0], found[2]
+class Found(NamedTuple):
+    """What :func:`run` finds, by sinks: units and proofs ``[sinks, tops, n]``, cuts ``[sinks, tops, n, S-1, w]``."""
+
+    units: Ints
+    proofs: Codes
+    cuts: Words
+
+
+def _upside_down(caps: Capacities, rows: Sequence[int], bounds: bool, explicit: bool, threads: int) -> Found:
+    """One height, few sources: each is the sink of the reversed network. Axes: rows, sinks."""
+    found = _columns(caps.reversed(), (caps.steps,), rows, bounds, explicit, threads)
+    cuts = found.cuts
     if explicit:
         # In the reversed network the set reaches the source: the sink's side is its complement, bottom up.
-        sets = pack(~unpack(sets[:, 0], caps.n)[:, :, ::-1])
-    return units, proofs, sets
+        cuts = pack(~unpack(cuts[:, 0], caps.n)[:, :, ::-1])
+    return Found(found.units[:, 0], found.proofs[:, 0], cuts)
 
 
 def _stack_cuts(parts: list[Words]) -> Words:
@@ -143,14 +148,13 @@ def _stack_cuts(parts: list[Words]) -> Words:
 
 def _columns(
     caps: Capacities, tops: Sequence[int], sinks: Sequence[int], bounds: bool, explicit: bool, threads: int
-) -> tuple[Ints, Codes, Words]:
-    """Units, proofs and cuts, each ``[sinks, tops, n, …]``."""
-    floor = np.zeros((0, caps.n), np.int64)
-    if bounds and len(tops) == 1:
+) -> Found:
+    floor = None
+    if bounds and not explicit and len(tops) == 1:
         from attnflow.flow.bounds import floor_of
 
         floor = floor_of(caps, sinks, threads)
-    return run(caps, tops, sinks, floor, theorem=bounds, explicit=explicit, threads=threads)
+    return run(caps, tops, sinks, floor, theorem=bounds and not explicit, explicit=explicit, threads=threads)
 
 
 def run(
@@ -162,7 +166,7 @@ def run(
     theorem: bool = False,
     explicit: bool = False,
     threads: int = 1,
-) -> tuple[Ints, Codes, Words]:
+) -> Found:
     """Share the sinks out over threads. ``floor`` ``[sinks, n]``: proven lower bounds for the highest top."""
     from attnflow.flow.compiled import columns, workspace
 
@@ -195,6 +199,4 @@ def run(
     work()
     for thread in others:
         thread.join()
-    if explicit:
-        cuts = cuts.reshape(*units.shape, steps - 1, words)
-    return units, proofs, cuts
+    return Found(units, proofs, cuts.reshape(*units.shape, steps - 1, words) if explicit else cuts)

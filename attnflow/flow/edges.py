@@ -1,0 +1,124 @@
+"""The flow on every edge for one source and one sink, and its two extreme minimum cuts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow.errors import SelectionError
+from attnflow.flow.integers import Capacities, Ints, integers
+from attnflow.network import F64
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeFlow:
+    """A maximum flow from node ``(height, row)`` to input ``sink``.
+
+    Attributes:
+        value: the flow.
+        flow: ``[height, n, n]``: ``flow[h, i, k]`` is what runs from node *i* at height *h* + 1 to node *k* below it.
+        near_source: ``[height + 1, n]``: which nodes are on the sink's side of the minimum cut nearest to the source.
+        near_sink: the same for the minimum cut nearest to the sink. The two differ where the bottleneck is not unique.
+    """
+
+    value: float
+    flow: F64
+    near_source: Mask
+    near_sink: Mask
+
+    def cut_edges(self, nearest: str = "source") -> list[tuple[int, int, int]]:
+        """The full edges ``(h, i, k)`` that cross a minimum cut, from the source's side to the sink's."""
+        if nearest not in ("source", "sink"):
+            raise SelectionError(f"nearest={nearest!r} is not known. Use 'source' or 'sink'.")
+        side = self.near_source if nearest == "source" else self.near_sink
+        crossing = ~side[1:, :, None] & side[:-1, None, :] & (self.flow > 0)
+        return [(int(h), int(i), int(k)) for h, i, k in np.argwhere(crossing)]
+
+
+def edge_flow(stack: Any, height: int, row: int, sink: int) -> EdgeFlow:
+    """A maximum flow, edge by edge: the same one on every call.
+
+    Maximum flows are not unique; this one fills edges in the order of the tokens, as the engine does.
+
+    >>> half = [[0.5, 0.5], [0.5, 0.5]]
+    >>> e = edge_flow([half, half], height=2, row=0, sink=1)
+    >>> e.value, e.flow[0].tolist()
+    (1.0, [[0.0, 0.5], [0.0, 0.5]])
+    >>> e.cut_edges("sink"), e.cut_edges("source")
+    ([(0, 0, 1), (0, 1, 1)], [(1, 0, 0), (1, 0, 1)])
+    """
+    caps = stack if isinstance(stack, Capacities) else integers(stack)
+    if not (1 <= height <= caps.steps and 0 <= row < caps.n and 0 <= sink < caps.n):
+        raise SelectionError(
+            f"height={height}, row={row}, sink={sink}, but there are heights 1 to {caps.steps} and nodes 0 to "
+            f"{caps.n - 1}."
+        )
+    caps = caps.upto(height)
+    flow = _conserved(_preflow(caps, row, sink), caps, row, sink)
+    value = caps.floats(flow[0, :, sink].sum())
+    near_source, near_sink = _cuts(caps.cap, flow, row, sink)
+    return EdgeFlow(float(value), caps.floats(flow), near_source, near_sink)
+
+
+def _preflow(caps: Capacities, row: int, sink: int) -> Ints:
+    """The preflow of one pair, without the source's own edges: ``[height, n, n]``."""
+    from attnflow.flow.compiled import columns, workspace
+
+    n, steps = caps.n, caps.steps
+    wanted = np.full(steps + 1, -1, np.int64)
+    wanted[steps] = 0
+    floor = np.full((1, n), 2**62, np.int64)
+    floor[0, row] = -1
+    flat = [np.ascontiguousarray(a).reshape(-1) for a in (caps.cap, caps.ahead, caps.ahead_t, caps.rowsum)]
+    space = workspace(n, steps, flat[1], flat[2])
+    cuts = np.zeros((1, 1, n, (steps - 1) * ((n + 63) // 64)), np.uint64)
+    columns(
+        *flat, n, steps, np.array([sink]), wanted, floor, False, True, True, np.zeros((1, 1, n), np.int64),
+        np.zeros((1, 1, n), np.int8), cuts, *space,
+    )  # fmt: skip
+    preflow: Ints = space[0].reshape(steps, n, n)
+    return preflow
+
+
+def _conserved(flow: Ints, caps: Capacities, row: int, sink: int) -> Ints:
+    """Give back what is stuck, from the inputs up, so that every node sends what it gets."""
+    steps = caps.steps
+    if steps == 1:
+        flow[0, row, sink] = caps.cap[0, row, sink]
+        return flow
+    for h in range(1, steps - 1):
+        for i in np.flatnonzero(flow[h].sum(0) > flow[h - 1].sum(1)):
+            stuck = flow[h, :, i].sum() - flow[h - 1, i].sum()
+            kept = np.cumsum(flow[h, :, i]) - flow[h, :, i]
+            room = flow[h, :, i].sum() - stuck
+            flow[h, :, i] = np.clip(room - kept, 0, flow[h, :, i])
+    flow[steps - 1, row] = flow[steps - 2].sum(1)
+    return flow
+
+
+def _cuts(cap: Ints, flow: Ints, row: int, sink: int) -> tuple[Mask, Mask]:
+    """Sink sides of the cut nearest to the source (what it cannot reach) and to the sink (what can reach it)."""
+    steps, n, _ = cap.shape
+    down, up = cap > flow, flow > 0
+    start, end = np.zeros((2, steps + 1, n), bool)
+    start[steps, row] = end[0, sink] = True
+    reached = _closure(start, down, up)
+    reaching = _closure(end, up, down)
+    return ~reached, reaching
+
+
+def _closure(nodes: Mask, down: Mask, up: Mask) -> Mask:
+    """All nodes joined to ``nodes``: from above by the edges ``down``, from below by the edges ``up``."""
+    steps = len(down)
+    while True:
+        before = nodes.sum()
+        for h in (*range(steps - 1, -1, -1), *range(steps)):
+            nodes[h] |= (nodes[h + 1][:, None] & down[h]).any(0)
+            nodes[h + 1] |= (nodes[h][None, :] & up[h]).any(1)
+        if nodes.sum() == before:
+            return nodes
