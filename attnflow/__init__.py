@@ -1,16 +1,17 @@
 """attnflow: what a transformer's output drew on, layer by layer, and whether to believe the answer.
 
->>> from attnflow import rollout
+>>> from attnflow import rollout, flow
 """
 
 from __future__ import annotations
 
 from attnflow.attention import Attention
 from attnflow.errors import AttnFlowError
+from attnflow.flow import flow
 from attnflow.raw import raw
 from attnflow.relevance import Relevance
 from attnflow.rollout import rollout
 
 __version__ = "0.1.0"
 
-__all__ = ["Attention", "AttnFlowError", "Relevance", "__version__", "raw", "rollout"]
+__all__ = ["Attention", "AttnFlowError", "Relevance", "__version__", "flow", "raw", "rollout"]
