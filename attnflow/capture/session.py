@@ -1,0 +1,163 @@
+"""One capture: what is being recorded, and where in the model the run is at the moment."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnflow.capture.plain import Plans
+from attnflow.capture.reduce import Reduction
+from attnflow.capture.survey import Site, Survey
+
+Replace = Callable[["Call", torch.Tensor], "torch.Tensor | None"]
+
+ACTIVE: ContextVar[Session | None] = ContextVar("attnflow_session", default=None)
+"""The session of this thread or task; calls of other threads pass through untouched."""
+
+_OTHER_STATES = ("encoder_hidden_states", "key_value_states", "cross_attention_states", "encoder_states")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One computation of attention inside the model.
+
+    Attributes:
+        name: path of the module.
+        layer: its layer number.
+        kind: "self" or "cross".
+        tower: path of the list of layers that it is in.
+        run: how many times the model had been run before, in this session.
+        entry: how many times this module had been entered before, in this run.
+        part: how many calls this module had made before, in this entry.
+    """
+
+    name: str
+    layer: int
+    kind: str
+    tower: str
+    run: int = 0
+    entry: int = 0
+    part: int = 0
+
+
+@dataclass(eq=False)
+class Record:
+    """What one call attended to.
+
+    Attributes:
+        call: where it happened.
+        site: the module.
+        weights: ``[batch, queries, keys]``, or ``[batch, heads, queries, keys]``: rows are queries, columns keys.
+        queries: number of queries.
+        keys: number of keys, without the column that maxima and minima carry for sinks.
+        source: "interface", "tap" or "output_attentions".
+        precision: the dtype in which the model computed.
+        gradient: the gradient with respect to ``weights``, where it was asked for.
+        live: the weights inside the autograd graph, until the gradient is there.
+        heads: number of heads of ``live``, whose layout may be that of older code.
+    """
+
+    call: Call
+    site: Site
+    weights: torch.Tensor
+    queries: int
+    keys: int
+    source: str
+    precision: torch.dtype
+    gradient: torch.Tensor | None = None
+    live: torch.Tensor | None = None
+    heads: int = 0
+
+
+@dataclass(eq=False)
+class Session:
+    """Everything that one capture holds while the model runs."""
+
+    survey: Survey
+    reduction: Reduction = field(default_factory=Reduction)
+    layers: frozenset[int] | None = None
+    block: int | None = None
+    replace: Replace | None = None
+    gradients: bool = False
+    route: str = "auto"
+    implementations: dict[int, Any] = field(default_factory=dict)
+    consume: Callable[[Record], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.records: list[Record] = []
+        self.runs = 0
+        self.depth = 0
+        self.want_weights = False
+        self.plans: Plans = {}
+        self.quiet = False
+        self.stack: list[tuple[Site, bool]] = []
+        self.entries: dict[tuple[int, int], int] = defaultdict(int)
+        self.parts: dict[tuple[int, int, int], int] = defaultdict(int)
+        self.called: set[int] = set()
+
+    # Hooks on the whole model and on every attention module keep track of where the run is.
+
+    def enter_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model's forward begins."""
+        self.depth += 1
+        config = getattr(module, "config", None)
+        self.want_weights = bool(kwargs.get("output_attentions", getattr(config, "output_attentions", False)))
+
+    def leave_model(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The model's forward ends, also by an exception."""
+        self.depth -= 1
+        if self.depth == 0:
+            self.runs += 1
+            self.stack.clear()
+            self.plans.clear()
+
+    def enter_site(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An attention module's forward begins."""
+        self.stack.append((site, _is_cross(site, args, kwargs)))
+        self.entries[self.runs, id(site.module)] += 1
+        self.called.add(id(site.module))
+
+    def leave_site(self, site: Site) -> None:
+        """An attention module's forward ends, also by an exception."""
+        while self.stack and self.stack.pop()[0] is not site:
+            pass
+
+    def call(self, site: Site) -> Call:
+        """The call that is being made now."""
+        entry = max(self.entries[self.runs, id(site.module)] - 1, 0)
+        key = (self.runs, id(site.module), entry)
+        part = self.parts[key]
+        self.parts[key] += 1
+        inside = bool(self.stack) and self.stack[-1][0] is site
+        cross = self.stack[-1][1] if inside else site.looks_cross
+        return Call(site.name, site.layer, "cross" if cross else "self", site.tower, self.runs, entry, part)
+
+    def wants(self, call: Call) -> bool:
+        """False for layers that were not asked for."""
+        return self.layers is None or call.layer in self.layers
+
+    def keep(self, record: Record) -> None:
+        """Take a record in."""
+        if self.consume is not None:
+            self.consume(record)
+        else:
+            self.records.append(record)
+
+
+def _is_cross(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True if states of another sequence reached the module."""
+    if isinstance(site.module, nn.MultiheadAttention):
+        query = args[0] if args else kwargs.get("query")
+        key = args[1] if len(args) > 1 else kwargs.get("key")
+        return key is not query and site.looks_cross
+    own = kwargs.get("hidden_states", args[0] if args else None)
+    for name in _OTHER_STATES:
+        if name in kwargs:
+            return kwargs[name] is not None and kwargs[name] is not own
+    return site.looks_cross
