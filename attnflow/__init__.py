@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from attnflow.attention import Attention
+from attnflow.capture import capture
 from attnflow.errors import AttnFlowError
 from attnflow.flow import flow
 from attnflow.raw import raw
@@ -14,4 +15,4 @@ from attnflow.rollout import rollout
 
 __version__ = "0.1.0"
 
-__all__ = ["Attention", "AttnFlowError", "Relevance", "__version__", "flow", "raw", "rollout"]
+__all__ = ["Attention", "AttnFlowError", "Relevance", "__version__", "capture", "flow", "raw", "rollout"]

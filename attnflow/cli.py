@@ -63,10 +63,11 @@ def explain(
     from attnflow.loading import load
 
     methods = _methods(method)
+    options = {"heads": _heads(heads), "residual": residual, "position": _position(position)}
     _check_out(out, overwrite, methods)
+    _quiet()
     with _console().status(f"Loading {escape(model)}"):
         loaded, tokenizer = load(model)
-    options = {"heads": _heads(heads), "residual": residual, "position": _position(position)}
     _explain(loaded, tokenizer, text, methods, layer, words, drop_special, out, overwrite, options)
 
 
@@ -101,6 +102,15 @@ def demo(
     options: dict[str, Any] = {"position": "cls"}
     _explain(inside.model(), inside.tokenizer(), inside.SENTENCE, METHODS, -1, False, False, out, True, options)
     typer.echo(inside.NOTE)
+
+
+def _quiet() -> None:
+    """Reports of the loader, such as a pooler that was not saved, do not touch attention and hide the answer."""
+    import transformers
+
+    logging: Any = transformers.logging  # typed as Any: its functions are untyped
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
 
 
 def _console() -> Console:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnflow.attention import Attention
-from attnflow.errors import SelectionError
 from attnflow.network import Residual
 from attnflow.relevance import Relevance
 from attnflow.sources import Heads
@@ -28,8 +27,6 @@ def explain(
     from attnflow.capture import capture
 
     attention = capture(model, tokenizer, text, heads=heads)
-    if isinstance(attention, list):
-        raise SelectionError(f"One text is explained at a time, and {len(attention)} were given.")
     place = _default_position(attention) if position is None else position
     return [_run(name, attention, place, residual) for name in methods]
 
