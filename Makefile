@@ -14,6 +14,7 @@ help: ## Show this list
 
 # torch goes first: its version decides whether pip brings gigabytes of CUDA packages along.
 $(BIN)/python:
+	@echo 'Setting up $(VENV): a few minutes the first time.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 
