@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -14,11 +15,11 @@ from attnflow.capture import outputs as returned
 from attnflow.capture.bands import FAMILIES
 from attnflow.capture.blocks import Frame, assemble
 from attnflow.capture.reduce import Heads, Reduction, check_heads, storage_dtype
+from attnflow.capture.report import model_type, name_of, nothing, tapped, uncalled
 from attnflow.capture.session import Record, Replace, Session
 from attnflow.capture.state import grad_mode, prepared, unwrap
 from attnflow.capture.survey import Survey, survey
 from attnflow.capture.taken import Taken
-from attnflow.capture.tap import Tap
 from attnflow.errors import CaptureError, SelectionError
 from attnflow.inputs import MAX_NEW_TOKENS, Inputs, encode
 
@@ -95,10 +96,10 @@ def capture(
         found, reduction, layers=_layers(layers, found), block=block, replace=replace,
         gradients=gradients is not None and gradients is not False, route=route,
     )  # fmt: skip
-    if text is None and inputs is None:
-        return Taken(module, tokenizer, session, sinks, gradients)
-    given = encode(module, tokenizer, text, inputs=inputs, text_target=text_target, max_new_tokens=max_new_tokens)
     settings: dict[str, Any] = {"heads": heads, "dtype": str(reduction.dtype).removeprefix("torch."), "sinks": sinks}
+    if text is None and inputs is None:
+        return Taken(module, tokenizer, session, sinks, settings)
+    given = encode(module, tokenizer, text, inputs=inputs, text_target=text_target, max_new_tokens=max_new_tokens)
     settings |= given.settings
     records, notes = run(module, given, session, gradients, settings)
     taken = assemble(
@@ -115,10 +116,10 @@ def run(
     batch = dict(given.batch)
     if _takes(model, "use_cache") and "use_cache" not in batch:
         batch["use_cache"] = False
-    first = session.route in ("auto", "interface", "tap") and _model_type(model) not in FAMILIES
+    first = session.route in ("auto", "interface", "tap") and model_type(model) not in FAMILIES
     outputs: Any = None
     if session.route != "output_attentions" and first and session.survey.sites:
-        with prepared(model, session), grad_mode(session.gradients), _tapped(session):
+        with prepared(model, session), grad_mode(session.gradients), tapped(session):
             outputs = model(**batch)
             if session.gradients and session.records:
                 grads.fill(session.records, outputs, target, settings)
@@ -136,42 +137,12 @@ def run(
     return session.records, uncalled(session)
 
 
-def _tapped(session: Session) -> Any:
-    from contextlib import nullcontext
-
-    wanted = session.route == "tap" or (session.route == "auto" and session.survey.tap)
-    return Tap(session) if wanted else nullcontext()
-
-
 def _refuse_replace(model: nn.Module, session: Session) -> None:
     if session.replace is not None:
         raise CaptureError(
             f"replace= was given, and the attention of {type(model).__name__} can only be read from its outputs, "
             "where it is too late to change it."
         )
-
-
-def uncalled(session: Session) -> list[str]:
-    """A note if attention modules exist that gave nothing."""
-    seen = {id(r.site.module) for r in session.records}
-    sites = [s for s in session.survey.sites.values() if session.layers is None or s.layer in session.layers]
-    silent = [s.name for s in sites if id(s.module) not in seen]
-    if not silent or any(r.source == "output_attentions" for r in session.records):
-        return []
-    shown = ", ".join(silent[:3]) + (", …" if len(silent) > 3 else "")
-    return [f"{len(sites) - len(silent)} of {len(sites)} attention modules were called; not called: {shown}."]
-
-
-def nothing(model: nn.Module, session: Session) -> CaptureError:
-    """The error for a model that showed no attention."""
-    kind = _model_type(model) or "no model type"
-    tried = "interface, tap, output_attentions" if session.route == "auto" else session.route
-    count = len(session.survey.sites)
-    return CaptureError(
-        f"{type(model).__name__} ({kind}) computed no softmax attention in this run: {count} attention modules found, "
-        f"0 calls seen (tried: {tried}). State-space, convolutional and linear-attention models have none; a model "
-        "that computes it in a compiled kernel does not show it."
-    )
 
 
 def frame_of(model: nn.Module, given: Inputs) -> Frame:
@@ -187,26 +158,14 @@ def frame_of(model: nn.Module, given: Inputs) -> Frame:
     )  # fmt: skip
 
 
-def name_of(model: nn.Module) -> str:
-    """The model's name where it has one, else its class."""
-    name = getattr(getattr(model, "config", None), "_name_or_path", "") or ""
-    return name or type(model).__name__
-
-
-def _model_type(model: nn.Module) -> str:
-    return str(getattr(getattr(model, "config", None), "model_type", "") or "")
-
-
 def _takes(model: nn.Module, name: str) -> bool:
-    import inspect
-
     return name in inspect.signature(model.forward).parameters
 
 
 def _survey(model: nn.Module, route: str) -> Survey:
     found = survey(model)
     if not found.sites and not _offers_attention(model):
-        kind = _model_type(model) or "no model type"
+        kind = model_type(model) or "no model type"
         raise CaptureError(
             f"{type(model).__name__} ({kind}) has no attention module: "
             "rollout and flow need softmax attention, which state-space and convolutional models do not have."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -20,6 +21,9 @@ Replace = Callable[["Call", torch.Tensor], "torch.Tensor | None"]
 ACTIVE: ContextVar[Session | None] = ContextVar("attnflow_session", default=None)
 """The session of this thread or task; calls of other threads pass through untouched."""
 
+_NAMING = (
+    "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "pixel_values", "input_features",
+)  # fmt: skip
 _OTHER_STATES = ("encoder_hidden_states", "key_value_states", "cross_attention_states", "encoder_states")
 
 
@@ -75,6 +79,19 @@ class Record:
     heads: int = 0
 
 
+@dataclass
+class Run:
+    """What one run of the model was given, as far as it names positions.
+
+    ``past`` is the number of positions that were in the cache before; ``keys`` traces one value of every key of
+    the first module, by which a reordered batch is recognised.
+    """
+
+    inputs: dict[str, Any] = field(default_factory=dict)
+    past: int = 0
+    keys: torch.Tensor | None = None
+
+
 @dataclass(eq=False)
 class Session:
     """Everything that one capture holds while the model runs."""
@@ -88,9 +105,11 @@ class Session:
     route: str = "auto"
     implementations: dict[int, Any] = field(default_factory=dict)
     consume: Callable[[Record], None] | None = None
+    tracing: bool = False
 
     def __post_init__(self) -> None:
         self.records: list[Record] = []
+        self.given: dict[int, Run] = defaultdict(Run)
         self.runs = 0
         self.depth = 0
         self.want_weights = False
@@ -106,8 +125,24 @@ class Session:
     def enter_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model's forward begins."""
         self.depth += 1
+        if self.depth > 1:
+            return
+        self.note_inputs(module, args, kwargs)
         config = getattr(module, "config", None)
         self.want_weights = bool(kwargs.get("output_attentions", getattr(config, "output_attentions", False)))
+
+    def note_inputs(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember what names the positions of this run: ids and masks, the shape of an image."""
+        names = list(inspect.signature(module.forward).parameters)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        run = self.given[self.runs]
+        for name in _NAMING:
+            value = given.get(name)
+            if isinstance(value, torch.Tensor):
+                run.inputs[name] = value.detach()
+        past = given.get("past_key_values")
+        length = getattr(past, "get_seq_length", None)
+        run.past = int(length()) if length is not None else 0
 
     def leave_model(self, module: nn.Module, args: Any, output: Any) -> None:
         """The model's forward ends, also by an exception."""

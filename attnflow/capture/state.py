@@ -146,11 +146,33 @@ def _watched(model: nn.Module, session: Session) -> Iterator[None]:
 
         add(model.register_forward_pre_hook, session.enter_model, with_kwargs=True, prepend=True)
         add(model.register_forward_hook, session.leave_model, always_call=True)
+        encoder = _encoder(model)
+        if encoder is not None:
+            # generate() runs the encoder by itself, before the model.
+            add(encoder.register_forward_pre_hook, _alone(session), with_kwargs=True)
         for site in session.survey.sites.values():
             enter, leave = _site_hooks(session, site)
             add(site.module.register_forward_pre_hook, enter, with_kwargs=True)
             add(site.module.register_forward_hook, leave, always_call=True)
         yield
+
+
+def _encoder(model: nn.Module) -> nn.Module | None:
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return None
+    try:
+        found = model.get_encoder()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError, TypeError):
+        return None
+    return found if isinstance(found, nn.Module) and found is not model else None
+
+
+def _alone(session: Session) -> Callable[..., None]:
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if session.depth == 0 and ACTIVE.get() is session:
+            session.note_inputs(module, args, kwargs)
+
+    return note
 
 
 def _site_hooks(session: Session, site: Site) -> tuple[Callable[..., None], Callable[..., None]]:
