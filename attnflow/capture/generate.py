@@ -48,41 +48,36 @@ def _orders(session: Session, chain: Sequence[int]) -> list[torch.Tensor | None]
     """For each run but the first, where its rows were in the batch before: beam search moves them."""
     orders: list[torch.Tensor | None] = []
     total = session.given[chain[0]].past
+    going_on = {id(r.site.module) for r in session.records if r.call.run == chain[1]}
     for before, after in pairwise(chain):
-        old, new = session.given[before].keys, session.given[after].keys
-        total += _rows_of(session, before)
+        total += max(
+            r.queries
+            for r in session.records
+            if r.call.run == before and r.call.kind == "self" and id(r.site.module) in going_on
+        )
         if session.given[after].past != total:
             raise CaptureError(
                 f"Run {after} continues a cache of {session.given[after].past} positions, and the runs before it had "
                 f"{total}: the cache was cut or filled elsewhere, so the rows cannot be put together."
             )
-        orders.append(None if old is None or new is None else _order(old, new, total))
+        orders.append(_order(session.given[before].left, session.given[after].found))
     return orders
 
 
-def _rows_of(session: Session, run: int) -> int:
-    return max((r.queries for r in session.records if r.call.run == run and r.call.kind == "self"), default=0)
-
-
-def _order(old: torch.Tensor, new: torch.Tensor, past: int) -> torch.Tensor | None:
+def _order(old: torch.Tensor | None, new: torch.Tensor | None) -> torch.Tensor | None:
     """Row *b* of the new batch was row ``order[b]`` of the old one; None if none moved."""
-    # A static cache is longer than what is in it, a sliding one shorter.
-    old = old[:, : min(old.shape[1], past)]
-    known = new[:, : min(new.shape[1] - 1, past)]
-    overlap = min(old.shape[1], known.shape[1])
-    old, known = old[:, old.shape[1] - overlap :], known[:, known.shape[1] - overlap :]
-    if old.shape == known.shape and torch.equal(old, known):
+    if old is None or new is None or (old.shape == new.shape and torch.equal(old, new)):
         return None
-    same = (known[:, None] == old[None]).all(-1)
+    same = (new[:, None] == old[None]).all(-1) if old.shape[1:] == new.shape[1:] else torch.zeros(1, 1)
     if not bool(same.any(1).all()):
         raise CaptureError(
             "The keys in the cache are not those of the run before: the cache was changed between two runs, so the "
             "rows of generated tokens cannot be put together."
         )
     # Among rows that are alike, staying in place is right.
-    stay = torch.arange(known.shape[0], device=known.device)
-    kept = torch.zeros_like(stay, dtype=torch.bool)
+    stay = torch.arange(new.shape[0], device=new.device)
     inside = stay < old.shape[0]
+    kept = torch.zeros_like(inside)
     kept[inside] = same[stay[inside], stay[inside]]
     return torch.where(kept, stay, same.int().argmax(1))
 

@@ -73,8 +73,6 @@ def attend(
 ) -> tuple[Any, Any]:  # fmt: skip
     """Run one call of attention and record it."""
     call = session.call(site)
-    if call.kind == "self" and session.tracing and session.given[call.run].keys is None and key.ndim == 4:
-        session.given[call.run].keys = key[:, 0, :, 0].detach().clone()
     mask = _as_loaded(module, query, key, mask, kwargs)
     if session.gradients and not query.requires_grad:
         # With frozen parameters nothing would be in the graph; this puts the weights into it.

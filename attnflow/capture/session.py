@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,13 +83,14 @@ class Record:
 class Run:
     """What one run of the model was given, as far as it names positions.
 
-    ``past`` is the number of positions that were in the cache before; ``keys`` traces one value of every key of
-    the first module, by which a reordered batch is recognised.
+    ``past`` is the number of positions that were in the cache before. ``found`` and ``left`` are one number of every
+    cached key, ``[batch, keys]``, before and after the run: by them a batch that was reordered in between is seen.
     """
 
     inputs: dict[str, Any] = field(default_factory=dict)
     past: int = 0
-    keys: torch.Tensor | None = None
+    found: torch.Tensor | None = None
+    left: torch.Tensor | None = None
 
 
 @dataclass(eq=False)
@@ -143,11 +144,15 @@ class Session:
         past = given.get("past_key_values")
         length = getattr(past, "get_seq_length", None)
         run.past = int(length()) if length is not None else 0
+        if self.tracing and run.past:
+            run.found = _trace(past)
 
     def leave_model(self, module: nn.Module, args: Any, output: Any) -> None:
         """The model's forward ends, also by an exception."""
         self.depth -= 1
         if self.depth == 0:
+            if self.tracing and isinstance(output, Mapping):
+                self.given[self.runs].left = _trace(output.get("past_key_values"))
             self.runs += 1
             self.stack.clear()
             self.plans.clear()
@@ -179,6 +184,9 @@ class Session:
 
     def keep(self, record: Record) -> None:
         """Take a record in."""
+        if record.live is not None and self.tracing and record.live.requires_grad:
+            # Whoever runs the model himself also calls backward himself.
+            record.live.retain_grad()
         if self.consume is not None:
             self.consume(record)
         else:
@@ -196,3 +204,13 @@ def _is_cross(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         if name in kwargs:
             return kwargs[name] is not None and kwargs[name] is not own
     return site.looks_cross
+
+
+def _trace(cache: Any) -> torch.Tensor | None:
+    """One number of every key that a cache holds."""
+    own = getattr(cache, "self_attention_cache", cache)
+    for layer in getattr(own, "layers", None) or ():
+        keys = getattr(layer, "keys", None)
+        if isinstance(keys, torch.Tensor) and keys.ndim == 4 and keys.shape[2]:
+            return keys[:, 0, :, 0].detach().clone()
+    return None

@@ -66,7 +66,7 @@ def _bloom(**changes: Any) -> Any:
 
 
 def _xlnet(**changes: Any) -> Any:
-    return tf.XLNetModel(tf.XLNetConfig(**{"d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 16, "vocab_size": 40}))
+    return tf.XLNetModel(tf.XLNetConfig(d_model=16, n_layer=2, n_head=4, d_inner=16, vocab_size=40))
 
 
 def _clip(**changes: Any) -> Any:
@@ -118,9 +118,13 @@ MODELS = {
     "gemma2": _text("Gemma2", "ForCausalLM", num_key_value_heads=2, head_dim=8, sliding_window=4),
     "gpt-neo": lambda **c: tf.GPTNeoForCausalLM(
         tf.GPTNeoConfig(
-            hidden_size=16, num_layers=2, num_heads=4, vocab_size=40, window_size=4,
+            hidden_size=16,
+            num_layers=2,
+            num_heads=4,
+            vocab_size=40,
+            window_size=4,
             attention_types=[[["global", "local"], 1]],
-        )  # fmt: skip
+        )
     ),
     "gpt-oss": _gpt_oss,
     "gpt2": _gpt2,
@@ -132,9 +136,14 @@ MODELS = {
     "mpt": lambda **c: tf.MptForCausalLM(tf.MptConfig(d_model=16, n_layers=2, n_heads=4, vocab_size=40)),
     "opt": lambda **c: tf.OPTForCausalLM(
         tf.OPTConfig(
-            hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_dim=16, vocab_size=40,
-            word_embed_proj_dim=16, max_position_embeddings=64,
-        )  # fmt: skip
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            ffn_dim=16,
+            vocab_size=40,
+            word_embed_proj_dim=16,
+            max_position_embeddings=64,
+        )
     ),
     "qwen3": _text("Qwen3", "ForCausalLM", num_key_value_heads=2, head_dim=8),
     "qwen3-next": _qwen3_next,
