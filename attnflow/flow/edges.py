@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import SelectionError
-from attnflow.flow.integers import Capacities, Ints, integers
+from attnflow.flow.integers import Capacities, Ints, integers, unpack
+from attnflow.flow.solver import orders
 from attnflow.network import F64
 
 Mask = npt.NDArray[np.bool_]
@@ -72,16 +73,19 @@ def _preflow(caps: Capacities, row: int, sink: int) -> Ints:
     n, steps = caps.n, caps.steps
     wanted = np.full(steps + 1, -1, np.int64)
     wanted[steps] = 0
-    floor = np.full((1, n), 2**62, np.int64)
-    floor[0, row] = -1
-    flat = [np.ascontiguousarray(a).reshape(-1) for a in (caps.cap, caps.ahead, caps.ahead_t, caps.rowsum)]
-    space = workspace(n, steps, flat[1], flat[2])
-    cuts = np.zeros((1, 1, n, (steps - 1) * ((n + 63) // 64)), np.uint64)
+    others = np.full((1, n), 2**62, np.int64)  # a lower bound that settles all rows but one
+    others[0, row] = -1
+    space = workspace(n, steps)
+    order = orders(caps, np.array([sink]))
     columns(
-        *flat, n, steps, np.array([sink]), wanted, floor, False, True, True, np.zeros((1, 1, n), np.int64),
-        np.zeros((1, 1, n), np.int8), cuts, *space,
+        np.ascontiguousarray(caps.cap).reshape(-1), np.ascontiguousarray(caps.rowsum).reshape(-1), n, steps,
+        np.array([sink]), order, wanted, others, False, True, np.zeros((1, 1, n), np.int64),
+        np.zeros((1, 1, n), np.int8), np.zeros((1, 1, n, (steps - 1) * ((n + 63) // 64)), np.uint64), *space,
     )  # fmt: skip
-    preflow: Ints = space[0].reshape(steps, n, n)
+    found = np.where(unpack(space[7].reshape(steps, n, -1), n), space[2].reshape(steps, n, n), 0)
+    preflow = np.zeros_like(found)
+    for h in range(steps - 1):
+        preflow[h][np.ix_(order[0, h + 1], order[0, h])] = found[h]
     return preflow
 
 

@@ -7,6 +7,7 @@ multiple of ``2**-bits``; from there all is exact. The rounding moves a flow by 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,15 +27,11 @@ class Capacities:
     Attributes:
         cap: ``[S, n, n]``: ``cap[s, i, k]`` is the capacity from node *i* above step *s* to node *k* below it.
         bits: a capacity of one is ``2**bits``.
-        ahead: ``[S, n, w]`` bitsets: the edges of each row that have capacity.
-        ahead_t: the same for each column.
         rowsum: ``[S, n]`` the sum of each row.
     """
 
     cap: Ints
     bits: int
-    ahead: Words
-    ahead_t: Words
     rowsum: Ints
 
     @property
@@ -49,19 +46,15 @@ class Capacities:
 
     def upto(self, height: int) -> Capacities:
         """The lowest ``height`` steps."""
-        part = slice(0, height)
-        return Capacities(self.cap[part], self.bits, self.ahead[part], self.ahead_t[part], self.rowsum[part])
+        return Capacities(self.cap[:height], self.bits, self.rowsum[:height])
 
     def reversed(self) -> Capacities:
         """The network turned upside down: its flow from *j* to *t* is this one's from *t* to *j*."""
-        cap = np.ascontiguousarray(self.cap[::-1].transpose(0, 2, 1))
-        ahead = np.ascontiguousarray(self.ahead_t[::-1])
-        return Capacities(cap, self.bits, ahead, np.ascontiguousarray(self.ahead[::-1]), cap.sum(-1))
+        return self.replaced(np.ascontiguousarray(self.cap[::-1].transpose(0, 2, 1)))
 
     def replaced(self, cap: Ints) -> Capacities:
         """The same network with other capacities, in the same units."""
-        has = cap > 0
-        return Capacities(cap, self.bits, pack(has), pack(has.transpose(0, 2, 1)), cap.sum(-1))
+        return Capacities(cap, self.bits, cap.sum(-1))
 
     def floats(self, units: Ints) -> npt.NDArray[np.float64]:
         """Integer flows as numbers."""
@@ -101,18 +94,15 @@ def integers(stack: Any) -> Capacities:
     """
     array = as_stack(stack)
     largest = max(float(array.sum(-1).max()), float(array.sum(-2).max()), 1.0)
-    bits = 61 - int(np.ceil(np.log2(largest)))
-    bits = min(bits, 60)
+    bits = min(61 - math.ceil(math.log2(largest)), 60)
     cap = np.empty(array.shape, np.int64)
     for step, out in zip(array, cap, strict=True):
         np.rint(step * 2.0**bits, out=out, casting="unsafe")
-    rowsum = cap.sum(-1)
-    off = 2**bits - rowsum
-    for s, i in np.argwhere((off != 0) & (np.abs(off) < 2.0**bits * 1e-13)):
-        cap[s, i, cap[s, i].argmax()] += off[s, i]
-        rowsum[s, i] = 2**bits
-    has = cap > 0
-    return Capacities(cap, bits, pack(has), pack(has.transpose(0, 2, 1)), rowsum)
+    off = 2**bits - cap.sum(-1)
+    off[np.abs(off) >= 2.0**bits * 1e-13] = 0
+    largest_edge = cap.argmax(-1)[..., None]
+    np.put_along_axis(cap, largest_edge, np.take_along_axis(cap, largest_edge, -1) + off[..., None], -1)
+    return Capacities(cap, bits, cap.sum(-1))
 
 
 def pack(mask: npt.NDArray[np.bool_]) -> Words:

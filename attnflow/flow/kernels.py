@@ -9,8 +9,14 @@ AND looks at 64 edges.
 
 Each pair is solved by push-relabel in waves: exact distances to the sink (one breadth-first search over bitsets),
 then all excess is pushed one step nearer, from the farthest nodes to the nearest. Excess that can no longer reach
-the sink stays where it is: a maximum preflow has the value and the minimum cut of a maximum flow. The loops are
-long functions on purpose: passing the arrays to small helpers inside them costs more than the work itself.
+the sink stays where it is: a maximum preflow has the value and the minimum cut of a maximum flow.
+
+Edges are tried in the order of their index, and that order decides how many waves are needed. So the nodes of each
+height are renumbered for each sink, the most useful first (see ``orders`` in solver.py); outputs are in the
+callers' numbers again.
+
+The loops are long functions on purpose, with sets held in local variables: numba cannot know that the arrays do not
+overlap, and would otherwise read each set again after every write.
 """
 
 from __future__ import annotations
@@ -23,7 +29,6 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 
 U0 = np.uint64(0)
 U1 = np.uint64(1)
-ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 CLOSED = 1  # a closed form of one or two steps
 BOUND = 2  # the preflow met a proven upper bound
@@ -32,25 +37,40 @@ THEOREM = 4  # the saturation theorem: no flow was solved
 FLOOR = 5  # a lower bound that was proven before met the upper bound: no flow was solved
 FAILED = -1  # the independent check of the preflow did not hold
 
-_inner = njit(nogil=True, error_model="numpy", inline="always")
+_inner = njit(nogil=True, error_model="numpy")
 
 
 class Work(NamedTuple):
     """The arrays that one thread works on; S steps, n tokens, w = ceil(n / 64) words."""
 
-    cap: Any  # [S*n*n] capacities
-    flow: Any  # [S*n*n] preflow
+    cap: Any  # [S*n*n] capacities, renumbered for the sink
+    fresh: Any  # [S*n*w] row (h, i): the edges with capacity
+    flow: Any  # [S*n*n] preflow; counts only where ``used`` says so
     excess: Any  # [(S+1)*n] what came in and has not gone out
     room: Any  # [(S+1)*n] what a node may still take in the first wave
     limit: Any  # [(S+1)*n] upper bound of what can pass node (h, i) to this sink
     ahead: Any  # [S*n*w] row (h, i): the edges with capacity left
-    ahead_t: Any  # [S*n*w] the same by column: who has capacity left into (h, k)
     used: Any  # [S*n*w] row (h, i): the edges with flow on them
     used_t: Any  # [S*n*w] the same by column
     ring: Any  # [((S-1)*n+3) * (S+1)*w] the nodes at each distance from the sink
     seen: Any  # [(S+1)*w] the nodes that can reach the sink
     active: Any  # [(S+1)*w] the nodes with excess
     useful: Any  # [(S+1)*w] the nodes with limit > 0
+
+
+@_inner
+def _renumber(w, cap, order, c, n, words, steps):
+    """Capacities and edge sets of one sink, in the order of its nodes."""
+    for y in range(steps * n * words):
+        w.fresh[y] = U0
+    for h in range(steps):
+        for a in range(n):
+            row = (h * n + order[c, h + 1, a]) * n
+            new = h * n + a
+            for b in range(n):
+                x = cap[row + order[c, h, b]]
+                w.cap[new * n + b] = x
+                w.fresh[new * words + (b >> 6)] |= np.uint64(x > 0) << np.uint64(b & 63)
 
 
 @_inner
@@ -83,6 +103,7 @@ def _first_wave(w, n, words, height, sink):
         low = (h - 1) * n
         for x in range(words):
             nodes = w.active[h * words + x]
+            stuck = nodes
             while nodes != U0:
                 i = (x << 6) + np.int64(trailing_zeros(nodes))
                 bit_i = nodes & (~nodes + U1)
@@ -90,7 +111,10 @@ def _first_wave(w, n, words, height, sink):
                 left = w.excess[h * n + i]
                 row = low + i
                 for z in range(words):
-                    edges = w.ahead[row * words + z] & w.seen[(h - 1) * words + z]
+                    ahead = w.ahead[row * words + z]
+                    used = U0
+                    open_ = w.seen[(h - 1) * words + z]
+                    edges = ahead & open_
                     while edges != U0:
                         k = (z << 6) + np.int64(trailing_zeros(edges))
                         bit_k = edges & (~edges + U1)
@@ -98,39 +122,43 @@ def _first_wave(w, n, words, height, sink):
                         c = w.cap[row * n + k]
                         room = w.room[low + k]
                         y = min(min(left, c), room)
-                        w.room[low + k] = room - y
                         w.flow[row * n + k] = y
-                        w.seen[(h - 1) * words + z] &= ~(bit_k * np.uint64(y == room))
-                        w.used[row * words + z] |= bit_k
-                        w.used_t[(low + k) * words + x] |= bit_i
-                        full = np.uint64(y == c)
-                        w.ahead[row * words + z] &= ~(bit_k * full)
-                        w.ahead_t[(low + k) * words + x] &= ~(bit_i * full)
-                        w.active[(h - 1) * words + z] |= bit_k
+                        w.room[low + k] = room - y
                         w.excess[low + k] += y
+                        w.used_t[(low + k) * words + x] |= bit_i
+                        used |= bit_k
+                        if y == room:
+                            open_ ^= bit_k
+                        if y == c:
+                            ahead ^= bit_k
                         left -= y
                         if left == 0:
                             break
+                    w.ahead[row * words + z] = ahead
+                    w.used[row * words + z] = used
+                    w.seen[(h - 1) * words + z] = open_
+                    w.active[(h - 1) * words + z] |= used
                     if left == 0:
                         break
                 w.excess[h * n + i] = left
                 if left == 0:
-                    w.active[h * words + x] &= ~bit_i
+                    stuck ^= bit_i
+            w.active[h * words + x] = stuck
     value = np.int64(0)
+    sink_bit, sink_word = U1 << np.uint64(sink & 63), sink >> 6
     for x in range(words):
         nodes = w.active[words + x]
         w.active[words + x] = U0
         while nodes != U0:
             i = (x << 6) + np.int64(trailing_zeros(nodes))
-            bit_i = nodes & (~nodes + U1)
-            nodes ^= bit_i
+            nodes &= nodes - U1
             y = w.excess[n + i]
             w.excess[n + i] = 0
             value += y
             w.flow[i * n + sink] = y
-            w.used[i * words + (sink >> 6)] |= U1 << np.uint64(sink & 63)
+            w.used[i * words + sink_word] = sink_bit
             if y == w.cap[i * n + sink]:
-                w.ahead_t[sink * words + x] &= ~bit_i
+                w.ahead[i * words + sink_word] &= ~sink_bit
     return value
 
 
@@ -143,8 +171,6 @@ def _distances(w, n, words, height, sink):
         w.seen[y] = U0
         w.ring[y] = U0
         anywhere |= w.active[y]
-    for x in range(words):
-        w.seen[x] = ALL
     w.ring[sink >> 6] = U1 << np.uint64(sink & 63)
     d = 0
     while True:
@@ -154,25 +180,37 @@ def _distances(w, n, words, height, sink):
             w.ring[there + y] = U0
         found = U0
         for h in range(d & 1, min(d, height - 1) + 1, 2):
+            now = here + h * words
+            some = U0
             for x in range(words):
-                nodes = w.ring[here + h * words + x]
+                some |= w.ring[now + x]
+            if some == U0:
+                continue
+            up, down = (h + 1) * words, (h - 1) * words
+            for x in range(words):
+                new = U0
+                nodes = w.useful[up + x] & ~w.seen[up + x] if h < height - 1 else U0
                 while nodes != U0:
-                    k = (x << 6) + np.int64(trailing_zeros(nodes))
+                    i = (x << 6) + np.int64(trailing_zeros(nodes))
+                    row = (h * n + i) * words
+                    edges = U0
+                    for z in range(words):
+                        edges |= w.ahead[row + z] & w.ring[now + z]
+                    if edges != U0:
+                        new |= nodes & (~nodes + U1)
                     nodes &= nodes - U1
-                    if h < height - 1:
-                        up = (h + 1) * words
-                        for y in range(words):
-                            new = w.ahead_t[(h * n + k) * words + y] & ~w.seen[up + y]
-                            w.seen[up + y] |= new
-                            w.ring[there + up + y] |= new
-                            found |= new
-                    if h >= 2:
-                        down = (h - 1) * words
-                        for y in range(words):
-                            new = w.used[((h - 1) * n + k) * words + y] & ~w.seen[down + y]
-                            w.seen[down + y] |= new
-                            w.ring[there + down + y] |= new
-                            found |= new
+                w.seen[up + x] |= new
+                w.ring[there + up + x] |= new
+                found |= new
+                nodes = w.ring[now + x] if h >= 2 else U0
+                while nodes != U0:
+                    row = ((h - 1) * n + (x << 6) + np.int64(trailing_zeros(nodes))) * words
+                    nodes &= nodes - U1
+                    for z in range(words):
+                        new = w.used[row + z] & ~w.seen[down + z]
+                        w.seen[down + z] |= new
+                        w.ring[there + down + z] |= new
+                        found |= new
         if found == U0:
             break
         d += 1
@@ -192,76 +230,83 @@ def _push_wave(w, n, words, height, sink, far):
     """Push all excess one ring nearer, the farthest ring first; return what arrives at the sink."""
     size = (height + 1) * words
     value = np.int64(0)
+    sink_bit, sink_word = U1 << np.uint64(sink & 63), sink >> 6
     for d in range(far, 0, -1):
-        here = d * size
-        near = here - size
+        near = (d - 1) * size
         for h in range(((d - 1) & 1) + 1, min(d, height - 1) + 1, 2):
             low = (h - 1) * n
             for x in range(words):
-                nodes = w.ring[here + h * words + x] & w.active[h * words + x]
+                nodes = w.ring[near + size + h * words + x] & w.active[h * words + x]
                 while nodes != U0:
                     i = (x << 6) + np.int64(trailing_zeros(nodes))
                     bit_i = nodes & (~nodes + U1)
                     nodes ^= bit_i
                     left = w.excess[h * n + i]
                     row = low + i
-                    if h == 1:
+                    if d == 1:
                         edge = i * n + sink
-                        y = min(left, w.cap[edge] - w.flow[edge])
-                        w.flow[edge] += y
-                        w.used[i * words + (sink >> 6)] |= U1 << np.uint64(sink & 63)
-                        w.ahead_t[sink * words + x] &= ~(bit_i * np.uint64(w.flow[edge] == w.cap[edge]))
+                        f = w.flow[edge] if w.used[i * words + sink_word] != U0 else 0
+                        y = min(left, w.cap[edge] - f)
+                        w.flow[edge] = f + y
+                        w.used[i * words + sink_word] = sink_bit
+                        if f + y == w.cap[edge]:
+                            w.ahead[i * words + sink_word] &= ~sink_bit
                         value += y
                         left -= y
-                    else:
-                        for z in range(words):
-                            edges = w.ahead[row * words + z] & w.ring[near + (h - 1) * words + z]
-                            while edges != U0:
-                                k = (z << 6) + np.int64(trailing_zeros(edges))
-                                bit_k = edges & (~edges + U1)
-                                edges ^= bit_k
-                                f = w.flow[row * n + k]
-                                c = w.cap[row * n + k]
-                                y = min(left, c - f)
-                                f += y
-                                w.flow[row * n + k] = f
-                                w.used[row * words + z] |= bit_k
-                                w.used_t[(low + k) * words + x] |= bit_i
-                                full = np.uint64(f == c)
-                                w.ahead[row * words + z] &= ~(bit_k * full)
-                                w.ahead_t[(low + k) * words + x] &= ~(bit_i * full)
-                                w.active[(h - 1) * words + z] |= bit_k
-                                w.excess[low + k] += y
-                                left -= y
-                                if left == 0:
-                                    break
+                    for z in range(words if h > 1 else 0):
+                        ahead = w.ahead[row * words + z]
+                        edges = ahead & w.ring[near + (h - 1) * words + z]
+                        if edges == U0:
+                            continue
+                        used = w.used[row * words + z]
+                        pushed = U0
+                        while edges != U0:
+                            k = (z << 6) + np.int64(trailing_zeros(edges))
+                            bit_k = edges & (~edges + U1)
+                            edges ^= bit_k
+                            f = w.flow[row * n + k] if used & bit_k else 0
+                            c = w.cap[row * n + k]
+                            y = min(left, c - f)
+                            w.flow[row * n + k] = f + y
+                            w.excess[low + k] += y
+                            w.used_t[(low + k) * words + x] |= bit_i
+                            pushed |= bit_k
+                            if f + y == c:
+                                ahead ^= bit_k
+                            left -= y
                             if left == 0:
                                 break
-                    if left > 0 and h < height - 1:
-                        column = h * n + i
-                        for z in range(words):
-                            edges = w.used_t[column * words + z] & w.ring[near + (h + 1) * words + z]
-                            while edges != U0:
-                                k = (z << 6) + np.int64(trailing_zeros(edges))
-                                bit_k = edges & (~edges + U1)
-                                edges ^= bit_k
-                                back = h * n + k
-                                f = w.flow[back * n + i]
-                                y = min(left, f)
-                                f -= y
-                                w.flow[back * n + i] = f
-                                w.ahead[back * words + x] |= bit_i
-                                w.ahead_t[column * words + z] |= bit_k
-                                empty = np.uint64(f == 0)
-                                w.used[back * words + x] &= ~(bit_i * empty)
-                                w.used_t[column * words + z] &= ~(bit_k * empty)
-                                w.active[(h + 1) * words + z] |= bit_k
-                                w.excess[(h + 1) * n + k] += y
-                                left -= y
-                                if left == 0:
-                                    break
+                        w.ahead[row * words + z] = ahead
+                        w.used[row * words + z] = used | pushed
+                        w.active[(h - 1) * words + z] |= pushed
+                        if left == 0:
+                            break
+                    column = h * n + i
+                    for z in range(words if left > 0 and h < height - 1 else 0):
+                        used = w.used_t[column * words + z]
+                        edges = used & w.ring[near + (h + 1) * words + z]
+                        pushed = U0
+                        while edges != U0:
+                            k = (z << 6) + np.int64(trailing_zeros(edges))
+                            bit_k = edges & (~edges + U1)
+                            edges ^= bit_k
+                            back = h * n + k
+                            f = w.flow[back * n + i]
+                            y = min(left, f)
+                            w.flow[back * n + i] = f - y
+                            w.ahead[back * words + x] |= bit_i
+                            w.excess[(h + 1) * n + k] += y
+                            pushed |= bit_k
+                            if y == f:
+                                w.used[back * words + x] &= ~bit_i
+                                used ^= bit_k
+                            left -= y
                             if left == 0:
                                 break
+                        w.used_t[column * words + z] = used
+                        w.active[(h + 1) * words + z] |= pushed
+                        if left == 0:
+                            break
                     w.excess[h * n + i] = left
                     if left == 0:
                         w.active[h * words + x] &= ~bit_i
@@ -274,55 +319,44 @@ def _solve(w, n, words, height, source, sink, bound, explicit):
 
     It stops at ``bound``, a proven upper bound; ``explicit`` goes on until the cut itself is found.
     """
-    total = _inject(w, n, words, height, source)
-    bound = min(bound, total)
+    bound = min(bound, _inject(w, n, words, height, source))
     value = np.int64(0)
-    if bound > 0:
+    proof = BOUND
+    if bound > 0 or explicit:
+        for y in range(height * n * words):
+            w.ahead[y] = w.fresh[y]
+            w.used[y] = U0
+            w.used_t[y] = U0
         value = _first_wave(w, n, words, height, sink)
     while explicit or value < bound:
         far = _distances(w, n, words, height, sink)
         if far < 0:
-            return value, CUT
+            proof = CUT
+            break
         value += _push_wave(w, n, words, height, sink, far)
-    return value, BOUND
+    return value, proof
 
 
 @_inner
-def _reset(w, n, words, height, ahead, ahead_t):
-    """Take the flow off again."""
-    for row in range(height * n):
-        for z in range(words):
-            edges = w.used[row * words + z]
-            w.used[row * words + z] = U0
-            while edges != U0:
-                w.flow[row * n + (z << 6) + np.int64(trailing_zeros(edges))] = 0
-                edges &= edges - U1
-    for y in range(height * n * words):
-        w.used_t[y] = U0
-        w.ahead[y] = ahead[y]
-        w.ahead_t[y] = ahead_t[y]
-
-
-@_inner
-def _is_preflow(w, n, height, source, sink, value, gets):
+def _is_preflow(w, n, words, height, source, sink, value, gets):
     """Whether no edge carries more than its capacity, no node sends more than it gets, and the sink gets value."""
     for y in range(height * n):
         gets[y] = 0
     for k in range(n):
         gets[(height - 1) * n + k] = w.cap[((height - 1) * n + source) * n + k]
+    good = True
     for h in range(height - 1, 0, -1):
         for i in range(n):
             left = gets[h * n + i]
+            row = (h - 1) * n + i
             for k in range(n):
-                edge = ((h - 1) * n + i) * n + k
-                f = w.flow[edge]
-                if f < 0 or f > w.cap[edge] or (h == 1 and k != sink and f > 0):
-                    return False
-                left -= f
-                gets[(h - 1) * n + k] += f
-            if left < 0:
-                return False
-    return gets[sink] == value
+                if (w.used[row * words + (k >> 6)] >> np.uint64(k & 63)) & U1:
+                    f = w.flow[row * n + k]
+                    good &= f >= 0 and f <= w.cap[row * n + k] and (h > 1 or k == sink)
+                    left -= f
+                    gets[(h - 1) * n + k] += f
+            good &= left >= 0
+    return good and (gets[sink] == value or height == 1)
 
 
 @_inner
@@ -417,23 +451,27 @@ def _untouched(w, words, height):
 
 _INT = types.Array(types.int64, 1, "C")
 _SET = types.Array(types.uint64, 1, "C")
+_CUBE = types.Array(types.int64, 3, "C")
 _SIGNATURE = types.void(
-    *(_INT, _SET, _SET, _INT, types.int64, types.int64, _INT, _INT, types.Array(types.int64, 2, "C")),
-    *(types.boolean, types.boolean, types.boolean, types.Array(types.int64, 3, "C"), types.Array(types.int8, 3, "C")),
-    types.Array(types.uint64, 4, "C"),
-    *(_INT, _INT, _INT, _INT, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _INT, _INT),
+    *(_INT, _INT, types.int64, types.int64, _INT, _CUBE, _INT, types.Array(types.int64, 2, "C")),
+    *(types.boolean, types.boolean, _CUBE, types.Array(types.int8, 3, "C"), types.Array(types.uint64, 4, "C")),
+    *(_INT, _SET, _INT, _INT, _INT, _INT, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _INT, _INT),
 )
 
 
-def workspace(n: int, steps: int, ahead: Any, ahead_t: Any) -> tuple[Any, ...]:
+def workspace(n: int, steps: int) -> tuple[Any, ...]:
     """The arrays that one thread works on. They are made here because numba compiles array creation slowly."""
     words = (n + 63) >> 6
     rows, nodes, sets = steps * n * words, (steps + 1) * n, (steps + 1) * words
-    ring = np.empty(((steps - 1) * n + 3) * sets, np.uint64)
+
+    def edges() -> Any:
+        return np.empty(steps * n * n, np.int64)
+
     return (
-        np.zeros(steps * n * n, np.int64),
+        *(edges(), np.empty(rows, np.uint64), edges()),
         *(np.zeros(nodes, np.int64) for _ in range(3)),
-        *(ahead.copy(), ahead_t.copy(), np.zeros(rows, np.uint64), np.zeros(rows, np.uint64), ring),
+        *(np.empty(rows, np.uint64) for _ in range(3)),
+        np.empty(((steps - 1) * n + 3) * sets, np.uint64),
         *(np.zeros(sets, np.uint64) for _ in range(3)),
         *(np.zeros(nodes, np.int64) for _ in range(2)),
     )
@@ -441,44 +479,40 @@ def workspace(n: int, steps: int, ahead: Any, ahead_t: Any) -> tuple[Any, ...]:
 
 @njit(_SIGNATURE, nogil=True, cache=True, error_model="numpy")
 def columns(
-    cap, ahead, ahead_t, rowsum, n, steps, sinks, wanted, floor, theorem, explicit, keep, value, code, cuts,
-    flow, excess, room, limit, left, left_t, used, used_t, ring, seen, active, useful, sums, inside,
+    capacity, rowsum, n, steps, sinks, order, wanted, floor, theorem, explicit, value, code, cuts,
+    cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside,
 ):  # fmt: skip
     """Flows of all sources at the wanted heights into each of the sinks.
 
     ``wanted[h]`` is the place of height h in the outputs ``value`` and ``code`` ([sinks, outputs, n]), or -1: then
-    only upper bounds of what its nodes can pass on are computed. ``floor[c, t]`` ([sinks, n], or empty) are proven
+    only upper bounds of what its nodes can pass on are computed. ``order[c, h]`` ([sinks, S + 1, n]) numbers the nodes
+    of height h for sink c; height 0 must keep its numbers. ``floor[c, t]`` ([sinks, n], or empty) are proven
     lower bounds for the highest sources. ``explicit`` solves every pair in full, checks its preflow and writes the
-    sink's side of the minimum cut, heights 1 .. S-1, to ``cuts``. ``keep`` leaves the last flow in ``flow``. The
-    arrays from ``flow`` on are those of :func:`workspace`.
+    sink's side of the minimum cut, heights 1 .. S-1, to ``cuts``. The arrays from ``cap`` on are those of
+    :func:`workspace`; after the call they hold the last pair that was solved.
     """
     words = (n + 63) >> 6
-    w = Work(
-        cap, flow, excess, room, limit, left, left_t, used, used_t, ring, seen, active, useful
-    )  # fmt: skip
+    w = Work(cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful)
     has_floor = floor.shape[0] > 0
     for c in range(sinks.shape[0]):
         sink = sinks[c]
+        _renumber(w, capacity, order, c, n, words, steps)
         column = np.int64(0)
         for i in range(n):
-            w.limit[n + i] = cap[i * n + sink]
+            limit[n + i] = cap[i * n + sink]
             column += cap[i * n + sink]
             if wanted[1] >= 0:
-                value[c, wanted[1], i] = cap[i * n + sink]
-                code[c, wanted[1], i] = CLOSED
+                value[c, wanted[1], order[c, 1, i]] = cap[i * n + sink]
+                code[c, wanted[1], order[c, 1, i]] = CLOSED
         for h in range(2, steps + 1):
             _mark_useful(w, n, words, h - 1)
             out = wanted[h]
-            if out < 0 or (h == 2 and not explicit):
+            closed = out < 0 or (h == 2 and not explicit)
+            if closed:
                 _one_step(w, n, h, column)
-                if out >= 0:
-                    for t in range(n):
-                        value[c, out, t] = w.limit[h * n + t]
-                        code[c, out, t] = CLOSED
-                continue
             level = np.int64(0)
             two = False
-            if theorem and (h == 3 or wanted[h - 1] >= 0):
+            if theorem and not closed and (h == 3 or wanted[h - 1] >= 0):
                 for t in range(n):
                     level = max(level, rowsum[(h - 1) * n + t])
                 level = min(level, column)
@@ -487,9 +521,12 @@ def columns(
                     _through_two(w, n, h, level, sums)
                 elif _count_saturated(w, n, h - 1, level) == 0:
                     level = np.int64(0)
-            for t in range(n):
-                bound = min(rowsum[(h - 1) * n + t], column)
-                if has_floor and h == steps and floor[c, t] >= bound:
+            for t in range(n if out >= 0 else 0):
+                source = order[c, h, t]
+                bound = min(rowsum[(h - 1) * n + source], column)
+                if closed:
+                    v, proof = limit[h * n + t], CLOSED
+                elif has_floor and h == steps and floor[c, source] >= bound:
                     v, proof = bound, FLOOR
                 elif level > 0 and bound == level and _saturates(w, n, h, t, level, two, sums, inside):
                     v, proof = level, THEOREM
@@ -498,12 +535,12 @@ def columns(
                     if proof == CUT and v < column and _untouched(w, words, h):
                         column = v
                     if explicit:
-                        for y in range(words, h * words):
-                            cuts[c, out, t, y - words] = w.seen[y]
-                        if not _is_preflow(w, n, h, t, sink, v, sums):
+                        for y in range(n, h * n):
+                            i = order[c, y // n, y % n]
+                            bit = (seen[(y // n) * words + ((y % n) >> 6)] >> np.uint64((y % n) & 63)) & U1
+                            cuts[c, out, source, (y // n - 1) * words + (i >> 6)] |= bit << np.uint64(i & 63)
+                        if not _is_preflow(w, n, words, h, t, sink, v, sums):
                             proof = FAILED
-                    if not keep:
-                        _reset(w, n, words, h, ahead, ahead_t)
-                w.limit[h * n + t] = v
-                value[c, out, t] = v
-                code[c, out, t] = proof
+                limit[h * n + t] = v
+                value[c, out, source] = v
+                code[c, out, source] = proof
