@@ -23,12 +23,14 @@ class EdgeFlow:
     Attributes:
         value: the flow.
         flow: ``[height, n, n]``: ``flow[h, i, k]`` is what runs from node *i* at height *h* + 1 to node *k* below it.
+        units: the same in integers, as exact as the engine.
         near_source: ``[height + 1, n]``: which nodes are on the sink's side of the minimum cut nearest to the source.
         near_sink: the same for the minimum cut nearest to the sink. The two differ where the bottleneck is not unique.
     """
 
     value: float
     flow: F64
+    units: Ints
     near_source: Mask
     near_sink: Mask
 
@@ -37,7 +39,7 @@ class EdgeFlow:
         if nearest not in ("source", "sink"):
             raise SelectionError(f"nearest={nearest!r} is not known. Use 'source' or 'sink'.")
         side = self.near_source if nearest == "source" else self.near_sink
-        crossing = ~side[1:, :, None] & side[:-1, None, :] & (self.flow > 0)
+        crossing = ~side[1:, :, None] & side[:-1, None, :] & (self.units > 0)
         return [(int(h), int(i), int(k)) for h, i, k in np.argwhere(crossing)]
 
 
@@ -63,7 +65,7 @@ def edge_flow(stack: Any, height: int, row: int, sink: int) -> EdgeFlow:
     flow = _conserved(_preflow(caps, row, sink), caps, row, sink)
     value = caps.floats(flow[0, :, sink].sum())
     near_source, near_sink = _cuts(caps.cap, flow, row, sink)
-    return EdgeFlow(float(value), caps.floats(flow), near_source, near_sink)
+    return EdgeFlow(float(value), caps.floats(flow), flow, near_source, near_sink)
 
 
 def _preflow(caps: Capacities, row: int, sink: int) -> Ints:

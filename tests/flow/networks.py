@@ -65,7 +65,10 @@ def instances(r, steps, n) -> Iterator[tuple[str, np.ndarray]]:
     yield "log-uniform", rescale(10.0 ** r.uniform(-17, 0, (steps, n, n)))
     yield "the same layer again", adjust(softmax(logits[:1] * 2)).repeat(steps, 0)
     yield "ties", adjust(softmax(np.round(logits)))
-    yield "dyadic, row sums below one", (d := r.integers(0, 4, (steps, n, n)) / 16) / np.maximum(1, d.sum(-1, keepdims=True))
+    yield (
+        "dyadic, row sums below one",
+        (d := r.integers(0, 4, (steps, n, n)) / 16) / np.maximum(1, d.sum(-1, keepdims=True)),
+    )
     twins = softmax(logits * 2)
     twins[:, 1 % n], twins[:, :, 1 % n] = twins[:, 0], twins[:, :, 0]
     yield "twin tokens", adjust(rescale(twins))

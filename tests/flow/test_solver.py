@@ -3,7 +3,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from flow_networks import by_fractions, by_igraph, instances, softmax_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from attnflow.errors import SelectionError, ShapeError, WeightsError
 from attnflow.flow.certificate import certify
 from attnflow.flow.integers import integers, pack, unpack
 from attnflow.flow.solver import BOUND, CUT, FLOOR, THEOREM, solve
+from tests.flow.networks import by_fractions, by_igraph, instances, softmax_network
 
 SHAPES = [(1, 4), (2, 5), (3, 2), (3, 6), (4, 1), (5, 7), (7, 4), (6, 10)]
 
@@ -135,7 +135,7 @@ def test_properties(stack, random):
     assert (solve(stack[:, order][:, :, order]).units == f[:, order][:, :, order]).all(), "tokens renamed"
     assert (f <= caps.rowsum[:, :, None]).all() and (f <= caps.cap[0].sum(0)).all(), "flow within both limits"
     turned = solve(stack[::-1].transpose(0, 2, 1).copy(), [steps]).units[0]
-    assert (turned.T == f[-1]).all(), "turned upside down"
+    assert (f[-1] == turned.T).all(), "turned upside down"
     more = stack.copy()
     more[tuple(random.randrange(k) for k in stack.shape)] += 0.125
     grown = solve(more).scores - solve(stack).scores
