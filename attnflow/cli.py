@@ -178,21 +178,24 @@ def _explain(
 
     with _console().status("Running the model"):
         results = run(model, tokenizer, text, methods=methods, **options)
-    if words:
-        results = [r.words() for r in results]
-    if drop_special:
-        results = [r.drop_special() for r in results]
-    shown = [r.at(layer=layer) for r in results]
+    # The layer is taken before special tokens are dropped, so that the share in the footer is that layer's.
+    shown = [_shaped(r.at(layer=layer), words, drop_special) for r in results]
+    results = [_shaped(r, words, drop_special) for r in results]
     console = Console()
     console.print(table(shown, console))
     for line in footer(shown):
         console.print(escape(line), style="dim", highlight=False)
     if out is not None:
-        _write(results, shown, out, overwrite)
+        _write(results, out, overwrite)
         typer.echo(f"Written: {out.resolve()}")
 
 
-def _write(results: list[Any], shown: list[Any], out: Path, overwrite: bool) -> None:
+def _shaped(result: Any, words: bool, drop_special: bool) -> Any:
+    result = result.words() if words else result
+    return result.drop_special() if drop_special else result
+
+
+def _write(results: list[Any], out: Path, overwrite: bool) -> None:
     import io
     import json
 
