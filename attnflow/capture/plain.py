@@ -13,8 +13,8 @@ import torch
 from attnflow.capture.reduce import Reduction
 from attnflow.capture.survey import Eager, is_plain
 
-BLOCK_NUMBERS = 1 << 21
-"""How many scores a block holds if no block size is given: 8 MiB, about what a processor's cache takes."""
+BLOCK_NUMBERS = 1 << 20
+"""How many scores a block holds if no block size is given: 4 MiB, about what a processor's cache takes."""
 
 _verdicts: dict[tuple[type, Any], bool] = {}
 
