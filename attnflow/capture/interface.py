@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from attnflow.capture import plain
-from attnflow.capture.session import ACTIVE, Call, Record, Session
+from attnflow.capture.session import ACTIVE, Call, Lazy, Record, Session
 from attnflow.capture.survey import Eager, Site, consumed, own_eager
 from attnflow.capture.swap import swapped
 
@@ -85,8 +85,12 @@ def attend(
                 out, weights = swapped(eager, call, weights, changed, module, query, key, value, mask, *args, **kwargs)
         _keep_whole(session, site, call, weights, query.dtype)
         return out, weights if session.want_weights else None
+    if session.lazy is not None and not args:
+        session.count += 1
+        session.heard.add(id(module))
+        session.lazy.append(Lazy(call, eager, module, query, key, value, mask, dict(kwargs)))
     if plain.usable(eager, module, query, key, value, mask, args, kwargs):
-        wanted = session.reduction if session.wants(call) else None
+        wanted = session.reduction if session.wants(call) and session.lazy is None else None
         out, kept = plain.attention(
             module, query, key, value, mask, kwargs.get("scaling"), wanted, session.block, session.plans
         )
@@ -136,7 +140,7 @@ def _in_blocks(
     size = plain.block_rows(query, key, session.block) if query.ndim == 4 and key.ndim == 4 else 0
     if not 0 < size < rows or not _sliceable(eager, kwargs, rows):
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)
-        keep = weights is not None and session.wants(call)
+        keep = weights is not None and session.wants(call) and session.lazy is None
         return out, session.reduction.whole(_four(weights, query)) if keep else None
     outs: list[torch.Tensor] = []
     kept = None
@@ -146,10 +150,10 @@ def _in_blocks(
         out, weights = eager(module, query[:, :, start:stop], key, value, _rows(mask, start, stop, rows), *args, **part)
         if weights is None or weights.ndim != 4 or out.ndim != 4 or out.shape[1] != stop - start:
             out, weights = eager(module, query, key, value, mask, *args, **kwargs)
-            keep = weights is not None and session.wants(call)
+            keep = weights is not None and session.wants(call) and session.lazy is None
             return out, session.reduction.whole(_four(weights, query)) if keep else None
         outs.append(out)
-        if session.wants(call):
+        if session.wants(call) and session.lazy is None:
             if kept is None:
                 kept = session.reduction.buffer(
                     weights.shape[0], weights.shape[1], rows, weights.shape[-1], weights.device

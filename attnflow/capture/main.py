@@ -123,7 +123,7 @@ def run(
             outputs = model(**batch)
             if session.gradients and session.records:
                 grads.fill(session.records, outputs, target, settings)
-    if not session.records and session.consume is None and session.route in ("auto", "output_attentions"):
+    if not session.count and session.route in ("auto", "output_attentions"):
         _refuse_replace(model, session)
         with prepared(model, session, hooks=False), grad_mode(session.gradients):
             try:
@@ -132,7 +132,7 @@ def run(
                 raise nothing(model, session) from error
             if session.gradients and session.records:
                 grads.fill(session.records, outputs, target, settings)
-    if not session.records and session.consume is None:
+    if not session.count:
         raise nothing(model, session)
     return session.records, uncalled(session)
 

@@ -19,9 +19,8 @@ def tapped(session: Session) -> AbstractContextManager[object]:
 
 def uncalled(session: Session) -> list[str]:
     """A note if attention modules exist that gave nothing."""
-    seen = {id(r.site.module) for r in session.records}
     sites = [s for s in session.survey.sites.values() if session.layers is None or s.layer in session.layers]
-    silent = [s.name for s in sites if id(s.module) not in seen]
+    silent = [s.name for s in sites if id(s.module) not in session.heard]
     if not silent or any(r.source == "output_attentions" for r in session.records):
         return []
     shown = ", ".join(silent[:3]) + (", …" if len(silent) > 3 else "")

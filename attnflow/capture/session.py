@@ -79,6 +79,20 @@ class Record:
     heads: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Lazy:
+    """The arguments of one call, from which its weights can be computed again, row by row."""
+
+    call: Call
+    eager: Callable[..., Any]
+    module: nn.Module
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    options: dict[str, Any]
+
+
 @dataclass
 class Run:
     """What one run of the model was given, as far as it names positions.
@@ -107,9 +121,12 @@ class Session:
     implementations: dict[int, Any] = field(default_factory=dict)
     consume: Callable[[Record], None] | None = None
     tracing: bool = False
+    lazy: list[Lazy] | None = None
 
     def __post_init__(self) -> None:
         self.records: list[Record] = []
+        self.count = 0
+        self.heard: set[int] = set()
         self.given: dict[int, Run] = defaultdict(Run)
         self.runs = 0
         self.depth = 0
@@ -119,7 +136,6 @@ class Session:
         self.stack: list[tuple[Site, bool]] = []
         self.entries: dict[tuple[int, int], int] = defaultdict(int)
         self.parts: dict[tuple[int, int, int], int] = defaultdict(int)
-        self.called: set[int] = set()
 
     # Hooks on the whole model and on every attention module keep track of where the run is.
 
@@ -161,7 +177,6 @@ class Session:
         """An attention module's forward begins."""
         self.stack.append((site, _is_cross(site, args, kwargs)))
         self.entries[self.runs, id(site.module)] += 1
-        self.called.add(id(site.module))
 
     def leave_site(self, site: Site) -> None:
         """An attention module's forward ends, also by an exception."""
@@ -184,6 +199,8 @@ class Session:
 
     def keep(self, record: Record) -> None:
         """Take a record in."""
+        self.count += 1
+        self.heard.add(id(record.site.module))
         if record.live is not None and self.tracing and record.live.requires_grad:
             # Whoever runs the model himself also calls backward himself.
             record.live.retain_grad()
