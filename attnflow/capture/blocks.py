@@ -89,7 +89,7 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str]) -> Iterabl
             tuple(gradients) if len(gradients) == len(matrices) else None,
         )  # fmt: skip
         block = replace(block, causal=tower.kind == "self" and is_causal(block))
-        if block.missing:
+        if block.missing and not tower.stage:
             notes.append(f"{tower.name}: layers {', '.join(map(str, block.missing))} have no attention.")
         yield tower.name, example, block
 

@@ -23,6 +23,9 @@ from attnflow.capture.taken import Taken
 from attnflow.errors import CaptureError, SelectionError
 from attnflow.inputs import MAX_NEW_TOKENS, Inputs, encode
 
+# Whether FSMT masks its decoder depends on use_cache; elsewhere a cache that nobody reads is only memory.
+_CACHE_MATTERS = {"fsmt"}
+
 Route = Literal["auto", "interface", "tap", "output_attentions"]
 
 
@@ -114,7 +117,7 @@ def run(
 ) -> tuple[list[Record], list[str]]:
     """Run the model once along the first route that shows its attention."""
     batch = dict(given.batch)
-    if _takes(model, "use_cache") and "use_cache" not in batch:
+    if _takes(model, "use_cache") and "use_cache" not in batch and model_type(model) not in _CACHE_MATTERS:
         batch["use_cache"] = False
     first = session.route in ("auto", "interface", "tap") and model_type(model) not in FAMILIES
     outputs: Any = None

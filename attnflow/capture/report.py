@@ -18,13 +18,21 @@ def tapped(session: Session) -> AbstractContextManager[object]:
 
 
 def uncalled(session: Session) -> list[str]:
-    """A note if attention modules exist that gave nothing."""
+    """Notes on attention modules that exist and gave nothing."""
+    notes = []
+    sampled = session.survey.sampled
+    if sampled:
+        notes.append(
+            f"{len(sampled)} modules of deformable attention (first: {sampled[0]}) were left out: they weigh sampled "
+            "points and have no matrix of queries × keys."
+        )
     sites = [s for s in session.survey.sites.values() if session.layers is None or s.layer in session.layers]
     silent = [s.name for s in sites if id(s.module) not in session.heard]
-    if not silent or any(r.source == "output_attentions" for r in session.records):
-        return []
-    shown = ", ".join(silent[:3]) + (", …" if len(silent) > 3 else "")
-    return [f"{len(sites) - len(silent)} of {len(sites)} attention modules were called; not called: {shown}."]
+    if silent and not any(r.source == "output_attentions" for r in session.records):
+        shown = ", ".join(silent[:3]) + (", …" if len(silent) > 3 else "")
+        called = len(sites) - len(silent)
+        notes.append(f"{called} of {len(sites)} attention modules were called; not called: {shown}.")
+    return notes
 
 
 def nothing(model: nn.Module, session: Session) -> CaptureError:

@@ -59,8 +59,7 @@ def prepared(model: nn.Module, session: Session, *, eager: bool = True, hooks: b
         if eager:
             session.implementations = {id(c): getattr(c, _IMPLEMENTATION) for c in configs(model)}
             stack.enter_context(_implementation(model, "eager"))
-        if hooks:
-            stack.enter_context(_watched(model, session))
+        stack.enter_context(_watched(model, session) if hooks else _same_hooks(model))
         stack.enter_context(interface.installed())
         token = ACTIVE.set(session)
         stack.callback(ACTIVE.reset, token)
@@ -155,6 +154,20 @@ def _watched(model: nn.Module, session: Session) -> Iterator[None]:
             add(site.module.register_forward_pre_hook, enter, with_kwargs=True)
             add(site.module.register_forward_hook, leave, always_call=True)
         yield
+
+
+@contextmanager
+def _same_hooks(model: nn.Module) -> Iterator[None]:
+    """transformers puts hooks on a model for good when it is first asked for ``output_attentions``: take them off."""
+    before = [(m, set(m.__dict__), set(m._forward_hooks)) for m in model.modules()]
+    try:
+        yield
+    finally:
+        for module, names, hooks in before:
+            for number in set(module._forward_hooks) - hooks:
+                del module._forward_hooks[number]
+            for name in set(module.__dict__) - names:
+                del module.__dict__[name]
 
 
 def _encoder(model: nn.Module) -> nn.Module | None:

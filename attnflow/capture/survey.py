@@ -20,9 +20,10 @@ from torch import nn
 
 Eager = Callable[..., Any]
 
-_SOFTMAX = {"softmax", "scaled_dot_product_attention", "multi_head_attention_forward"}
+_SOFTMAX = {"softmax", "Softmax", "scaled_dot_product_attention", "multi_head_attention_forward"}
 _ATTENTION = re.compile(r"att(?:n|ention)|mha", re.I)
 _OTHER = re.compile(r"router|gating|expert|deformable|loss|pooling", re.I)
+_SAMPLED = re.compile(r"deformable", re.I)
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn|encoder_attention|src_att|multihead_attn$", re.I)
 
 # What an eager function may name and still be softmax(q·kᵀ·scale + mask)·v and nothing else.
@@ -68,9 +69,14 @@ class Site:
 
 @dataclass(eq=False)
 class Survey:
-    """All attention modules of a model, in the order in which it lists them."""
+    """All attention modules of a model, in the order in which it lists them.
+
+    ``sampled`` names the modules of deformable attention: they weigh a few sampled points and have no matrix of
+    queries × keys.
+    """
 
     sites: dict[int, Site] = field(default_factory=dict)
+    sampled: list[str] = field(default_factory=list)
 
     @property
     def interface(self) -> bool:
@@ -92,14 +98,17 @@ def survey(model: nn.Module) -> Survey:
     [('h.0.attn', 'h', 0, 2), ('h.1.attn', 'h', 1, 2)]
     """
     found: dict[int, Site] = {}
+    sampled: list[str] = []
     for name, module in model.named_modules():
+        if _SAMPLED.search(type(module).__name__) and _has_softmax(module):
+            sampled.append(name)
         eager = own_eager(type(module))
         taps = _has_softmax(module) and _named_attention(name, module)
         if eager is not None or taps:
             found[id(module)] = Site(name, module, eager, taps)
     _drop_wrappers(found)
     _number(model, list(found.values()))
-    return Survey(found)
+    return Survey(found, sampled)
 
 
 def _drop_wrappers(found: dict[int, Site]) -> None:

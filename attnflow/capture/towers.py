@@ -30,6 +30,7 @@ class Tower:
         decodes: True if its rows are the decoder's positions.
         text: True if its name says that it reads text.
         reads_text: True if its positions may be those of the main text.
+        stage: True if it is a part of a tower whose layers differ in length.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Tower:
     decodes: bool = False
     text: bool = False
     reads_text: bool = True
+    stage: bool = False
 
 
 def towers(records: Sequence[Record], notes: list[str]) -> list[Tower]:
@@ -51,7 +53,7 @@ def towers(records: Sequence[Record], notes: list[str]) -> list[Tower]:
     for (path, kind), members in groups.items():
         for suffix, part in _by_shape(members):
             layers, depth = _numbers(part, notes)
-            found.append(Tower(path + suffix, kind, part, layers, depth))
+            found.append(Tower(path + suffix, kind, part, layers, depth, stage=bool(suffix)))
     _name(found, {path for path, _ in groups})
     return found
 
