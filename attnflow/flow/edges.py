@@ -81,7 +81,7 @@ def _preflow(caps: Capacities, row: int, sink: int) -> Ints:
     order = orders(caps, np.array([sink]))
     columns(
         np.ascontiguousarray(caps.cap).reshape(-1), np.ascontiguousarray(caps.rowsum).reshape(-1), n, steps,
-        np.array([sink]), order, wanted, others, False, True, np.zeros((1, 1, n), np.int64),
+        np.array([sink]), order, wanted, others, False, True, 0, 1, np.zeros((1, 1, n), np.int64),
         np.zeros((1, 1, n), np.int8), np.zeros((1, 1, n, (steps - 1) * ((n + 63) // 64)), np.uint64), *space,
     )  # fmt: skip
     found = np.where(unpack(space[7].reshape(steps, n, -1), n), space[2].reshape(steps, n, n), 0)

@@ -454,7 +454,15 @@ _SET = types.Array(types.uint64, 1, "C")
 _CUBE = types.Array(types.int64, 3, "C")
 _SIGNATURE = types.void(
     *(_INT, _INT, types.int64, types.int64, _INT, _CUBE, _INT, types.Array(types.int64, 2, "C")),
-    *(types.boolean, types.boolean, _CUBE, types.Array(types.int8, 3, "C"), types.Array(types.uint64, 4, "C")),
+    *(
+        types.boolean,
+        types.boolean,
+        types.int64,
+        types.int64,
+        _CUBE,
+        types.Array(types.int8, 3, "C"),
+        types.Array(types.uint64, 4, "C"),
+    ),
     *(_INT, _SET, _INT, _INT, _INT, _INT, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _INT, _INT),
 )
 
@@ -479,7 +487,7 @@ def workspace(n: int, steps: int) -> tuple[Any, ...]:
 
 @njit(_SIGNATURE, nogil=True, cache=True, error_model="numpy")
 def columns(
-    capacity, rowsum, n, steps, sinks, order, wanted, floor, theorem, explicit, value, code, cuts,
+    capacity, rowsum, n, steps, sinks, order, wanted, floor, theorem, explicit, begin, stride, value, code, cuts,
     cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside,
 ):  # fmt: skip
     """Flows of all sources at the wanted heights into each of the sinks.
@@ -488,8 +496,9 @@ def columns(
     only upper bounds of what its nodes can pass on are computed. ``order[c, h]`` ([sinks, S + 1, n]) numbers the nodes
     of height h for sink c; height 0 must keep its numbers. ``floor[c, t]`` ([sinks, n], or empty) are proven
     lower bounds for the highest sources. ``explicit`` solves every pair in full, checks its preflow and writes the
-    sink's side of the minimum cut, heights 1 .. S-1, to ``cuts``. The arrays from ``cap`` on are those of
-    :func:`workspace`; after the call they hold the last pair that was solved.
+    sink's side of the minimum cut, heights 1 .. S-1, to ``cuts``. At the highest height every ``stride``-th source from
+    ``begin`` is solved. The arrays from ``cap`` on are those of :func:`workspace`; after the call they hold the last
+    pair that was solved.
     """
     words = (n + 63) >> 6
     w = Work(cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful)
@@ -521,7 +530,7 @@ def columns(
                     _through_two(w, n, h, level, sums)
                 elif _count_saturated(w, n, h - 1, level) == 0:
                     level = np.int64(0)
-            for t in range(n if out >= 0 else 0):
+            for t in range(begin if h == steps else 0, n if out >= 0 else 0, stride if h == steps else 1):
                 source = order[c, h, t]
                 bound = min(rowsum[(h - 1) * n + source], column)
                 if closed:

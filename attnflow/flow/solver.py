@@ -181,19 +181,19 @@ def run(
     floor = np.zeros((0, n), np.int64) if floor is None else np.ascontiguousarray(floor)
     cap, rowsum = (np.ascontiguousarray(a).reshape(-1) for a in (caps.cap, caps.rowsum))
     order = orders(caps, cols)
-    threads = 1 if steps * len(cols) * n * n < _SMALL else min(threads, len(cols))
-    size = max(1, len(cols) // (threads * 8)) if threads > 1 else len(cols)
+    jobs = _jobs(len(cols), n, steps, len(tops), threads)
     turn = itertools.count()
 
     def work() -> None:
         space = workspace(n, steps)
-        while (start := next(turn) * size) < len(cols):
-            part = slice(start, start + size)
+        while (job := next(turn)) < len(jobs):
+            part, begin, stride = jobs[job]
             columns(
-                cap, rowsum, n, steps, cols[part], order[part], wanted, floor[part], theorem, explicit,
+                cap, rowsum, n, steps, cols[part], order[part], wanted, floor[part], theorem, explicit, begin, stride,
                 units[part], proofs[part], cuts[part], *space,
             )  # fmt: skip
 
+    threads = min(threads, len(jobs))
     others = [threading.Thread(target=work) for _ in range(threads - 1)]
     for thread in others:
         thread.start()
@@ -201,6 +201,16 @@ def run(
     for thread in others:
         thread.join()
     return Found(units, proofs, cuts.reshape(*units.shape, steps - 1, words) if explicit else cuts)
+
+
+def _jobs(sinks: int, n: int, steps: int, tops: int, threads: int) -> list[tuple[slice, int, int]]:
+    """Parts of the work: sinks, first source and stride. One height of few sinks is shared out by its sources."""
+    if threads == 1 or steps * sinks * n * n < _SMALL:
+        return [(slice(0, sinks), 0, 1)]
+    if tops == 1 and sinks < 2 * threads:
+        return [(slice(c, c + 1), begin, threads) for c in range(sinks) for begin in range(threads)]
+    size = max(1, sinks // (threads * 8))
+    return [(slice(c, c + size), 0, 1) for c in range(0, sinks, size)]
 
 
 def orders(caps: Capacities, sinks: Ints) -> Ints:
