@@ -82,10 +82,10 @@ def as_stack(stack: Any) -> npt.NDArray[np.float64]:
     return array
 
 
-def integers(stack: Any) -> Capacities:
+def integers(stack: Any, spare: int = 0) -> Capacities:
     """Round a stack of capacities to integers, with as many bits as no row or column sum can overflow.
 
-    Rows that sum to one up to float64 rounding sum to exactly ``2**bits``: otherwise a row of ten thousand
+    ``spare`` bits fewer leave room for sums over more than one row or column. Rows that sum to one up to float64 rounding sum to exactly ``2**bits``: otherwise a row of ten thousand
     tiny roundings would look like a bottleneck that is not there.
 
     >>> c = integers([[[0.5, 0.5], [0.25, 0.75]]])
@@ -94,7 +94,7 @@ def integers(stack: Any) -> Capacities:
     """
     array = as_stack(stack)
     largest = max(float(array.sum(-1).max()), float(array.sum(-2).max()), 1.0)
-    bits = min(61 - math.ceil(math.log2(largest)), 60)
+    bits = min(61 - math.ceil(math.log2(largest)), 60) - spare
     cap = np.empty(array.shape, np.int64)
     for step, out in zip(array, cap, strict=True):
         np.rint(step * 2.0**bits, out=out, casting="unsafe")
