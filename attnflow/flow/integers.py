@@ -85,8 +85,8 @@ def as_stack(stack: Any) -> npt.NDArray[np.float64]:
 def integers(stack: Any, spare: int = 0) -> Capacities:
     """Round a stack of capacities to integers, with as many bits as no row or column sum can overflow.
 
-    ``spare`` bits fewer leave room for sums over more than one row or column. Rows that sum to one up to float64 rounding sum to exactly ``2**bits``: otherwise a row of ten thousand
-    tiny roundings would look like a bottleneck that is not there.
+    Rows that sum to one up to float64 rounding sum to exactly ``2**bits``: otherwise a row of ten thousand
+    tiny roundings would look like a bottleneck that is not there. ``spare`` bits fewer leave room for larger sums.
 
     >>> c = integers([[[0.5, 0.5], [0.25, 0.75]]])
     >>> c.bits, (c.cap[0, 1] / 2**c.bits).tolist()

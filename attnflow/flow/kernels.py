@@ -449,6 +449,22 @@ def _untouched(w, words, height):
     return seen == U0
 
 
+@_inner
+def _all_settled(capacity, rowsum, floor, c, n, steps, sink, value, code):
+    """Whether the lower bounds settle all sources of this sink; if so, write their flows."""
+    column = np.int64(0)
+    for i in range(n):
+        column += capacity[i * n + sink]
+    settled = True
+    for t in range(n):
+        settled &= floor[c, t] >= min(rowsum[(steps - 1) * n + t], column)
+    if settled:
+        for t in range(n):
+            value[c, 0, t] = min(rowsum[(steps - 1) * n + t], column)
+            code[c, 0, t] = FLOOR
+    return settled
+
+
 _INT = types.Array(types.int64, 1, "C")
 _SET = types.Array(types.uint64, 1, "C")
 _CUBE = types.Array(types.int64, 3, "C")
@@ -505,6 +521,8 @@ def columns(
     has_floor = floor.shape[0] > 0
     for c in range(sinks.shape[0]):
         sink = sinks[c]
+        if has_floor and _all_settled(capacity, rowsum, floor, c, n, steps, sink, value, code):
+            continue
         _renumber(w, capacity, order, c, n, words, steps)
         column = np.int64(0)
         for i in range(n):

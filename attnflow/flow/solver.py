@@ -27,7 +27,7 @@ PROOFS = {
     BOUND: "flow that meets a bound",
     CUT: "flow and cut",
     THEOREM: "saturation theorem",
-    FLOOR: "hub or profile bound",
+    FLOOR: "hub bound",
 }
 
 _SMALL = 20_000  # steps × pairs × tokens below which a second thread costs more than it brings
