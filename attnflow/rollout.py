@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from attnflow.attention import Attention
+from attnflow.errors import SelectionError
 from attnflow.network import F64, Network, Residual, network
 from attnflow.relevance import Relevance
 from attnflow.select import pick_layer, pick_position
-from attnflow.sources import Heads, each
+from attnflow.sources import Heads, each, is_model
+
+if TYPE_CHECKING:
+    from attnflow.capture.stream import Streamed
 
 
 @overload
@@ -31,6 +35,7 @@ def rollout(
     sinks: str | None = None,
     block: str | None = None,
     tokens: Sequence[str] | None = None,
+    stream: bool | None = None,
     **options: Any,
 ) -> Relevance | list[Relevance]:
     """Attention rollout (Abnar & Zuidema 2020, equation 1).
@@ -47,6 +52,9 @@ def rollout(
             layer only a vector is carried down, at L·n² instead of L·n³ operations.
         residual: the residual share ρ: 0.5 in the paper; a number in [0, 1), "none", or measured: ``[L]``, ``[L, n]``.
         start_layer: leave out the layers below this one.
+        stream: for a model and one ``layer``: multiply while the model runs, so that only n² numbers are kept whatever
+            the depth, and for one ``position`` no n × n matrix at all. None (default): where all layers' matrices
+            would take more than 256 MiB. ``settings["stream"]`` says what was done.
         heads, sinks, block, tokens, options: as for :func:`attnflow.raw`.
 
     >>> r = rollout([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
@@ -54,6 +62,11 @@ def rollout(
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
+
+    if _streams(source, tokenizer, text, stream, layer, residual, block, tokens, options):
+        chosen = {"heads": heads, "sinks": sinks} | options
+        kept = {name: value for name, value in chosen.items() if value is not None}
+        return _streamed(source, tokenizer, text, layer, position, residual, start_layer, kept)
 
     def method(attention: Attention) -> Relevance:
         net = network(attention, residual, start_layer)
@@ -98,3 +111,58 @@ def rows(net: Network, tops: Sequence[int], node: int) -> F64:
         live = order > s
         carried[live] = net.steps[s].below(carried[live])
     return carried
+
+
+def _streams(
+    source: Any,
+    tokenizer: Any,
+    text: Any,
+    stream: bool | None,
+    layer: int | None,
+    residual: Residual,
+    block: str | None,
+    tokens: Sequence[str] | None,
+    options: Mapping[str, Any],
+) -> bool:
+    """Whether this rollout is to be multiplied while the model runs."""
+    fits = is_model(source) and layer is not None and block is None and tokens is None and set(options) <= {"inputs"}
+    fits = fits and (isinstance(residual, str) or np.ndim(residual) < 2)
+    if stream and not fits:
+        raise SelectionError(
+            "stream=True gives one layer of a model, with one residual share a layer, and something else was asked "
+            "for. Pass a model and a layer:  rollout(model, tokenizer, text, layer=-1, stream=True)"
+        )
+    if stream is not None or not fits:
+        return bool(stream)
+    from attnflow.capture.stream import too_long
+
+    return too_long(source, tokenizer, text, options.get("inputs"))
+
+
+def _streamed(
+    model: Any,
+    tokenizer: Any,
+    text: Any,
+    layer: int | None,
+    position: int | str | None,
+    residual: Residual,
+    start_layer: int,
+    options: Mapping[str, Any],
+) -> Relevance | list[Relevance]:
+    from attnflow.capture import stream
+
+    given: dict[str, Any] = {"layer": layer, "start_layer": start_layer, **options}
+    given["residual"] = 0.0 if residual == "none" else residual
+    if position is None:
+        found = stream.rollout_matrix(model, tokenizer, text, **given)
+    else:
+        found = stream.rollout_row(model, tokenizer, text, position=position, **given)
+    return [_relevance(one) for one in found] if isinstance(found, list) else _relevance(found)
+
+
+def _relevance(found: Streamed) -> Relevance:
+    settings = {**found.settings, "route": found.route, "notes": found.notes}
+    if "position" in settings:
+        settings["position_token"] = found.queries[settings["position"]]
+    queries = None if "position" in settings else found.queries
+    return Relevance(found.scores[None], found.tokens, found.layers[-1:], "rollout", settings, found.model, queries)

@@ -55,7 +55,7 @@ def attentions(
     **options: Any,
 ) -> tuple[list[Attention], bool]:
     """(attention of every example, whether one example was meant)."""
-    if _is_model(source):
+    if is_model(source):
         from attnflow.capture import capture
 
         chosen = {} if sinks is None else {"sinks": sinks}
@@ -78,7 +78,8 @@ def attentions(
     return _from_arrays(source, **ready)
 
 
-def _is_model(source: Any) -> bool:
+def is_model(source: Any) -> bool:
+    """Whether ``source`` is a model that has to be run first."""
     import torch
 
     return isinstance(source, torch.nn.Module)

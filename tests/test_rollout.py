@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnflow import Attention, raw, rollout
+from attnflow import Attention, demo, raw, rollout
+from attnflow.capture import stream
+from attnflow.errors import SelectionError
 from attnflow.network import network
 from tests.conftest import random_attention
 from tests.test_attention import two_towers
@@ -118,3 +120,33 @@ def test_what_was_chosen_is_in_the_settings(attention):
     r = rollout(Attention.of(attention, tokens="abcde", model="m"), residual=0.3)
     assert r.settings["residual"] == 0.3
     assert (r.method, r.model, r.settings["heads"], r.settings["route"]) == ("rollout", "m", "mean", "given")
+
+
+@pytest.mark.parametrize("position", [None, 2, "cls"])
+@pytest.mark.parametrize("layer", [-1, 3])
+@pytest.mark.parametrize("residual", [0.5, "none", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]])
+def test_streamed_while_the_model_runs_it_is_the_same(position, layer, residual):
+    model, tokenizer = demo.model(), demo.tokenizer()
+    options = {"position": position, "layer": layer, "residual": residual}
+    kept = rollout(model, tokenizer, demo.SENTENCE, **options)
+    carried = rollout(model, tokenizer, demo.SENTENCE, stream=True, **options)
+    assert np.abs(kept.scores - carried.scores).max() < 1e-6
+    assert (kept.tokens, kept.rows, kept.layers) == (carried.tokens, carried.rows, carried.layers)
+    assert kept.settings.get("position_token") == carried.settings.get("position_token")
+    assert carried.settings["stream"] == ("product" if position is None else "row")
+
+
+def test_long_inputs_are_streamed_by_themselves(monkeypatch):
+    model, tokenizer = demo.model(), demo.tokenizer()
+    assert "stream" not in rollout(model, tokenizer, demo.SENTENCE, layer=-1).settings
+    monkeypatch.setattr(stream, "STORED_BYTES", 6 * 7 * 7 * 4 - 1)
+    results = rollout(model, tokenizer, [demo.SENTENCE, demo.SENTENCE], layer=-1)
+    assert [r.settings["stream"] for r in results] == ["product", "product"]
+    assert "stream" not in rollout(model, tokenizer, demo.SENTENCE).settings  # all layers are kept anyway
+
+
+def test_what_cannot_be_streamed_is_said(attention):
+    with pytest.raises(SelectionError, match="stream=True gives one layer of a model.*layer=-1, stream=True"):
+        rollout(attention, layer=-1, stream=True)
+    with pytest.raises(SelectionError, match="stream=True gives one layer"):
+        rollout(demo.model(), demo.tokenizer(), demo.SENTENCE, stream=True)

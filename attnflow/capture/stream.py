@@ -29,6 +29,8 @@ from attnflow.select import pick_position
 from attnflow.words import Tokens
 
 _SLACK = 2e-3
+STORED_BYTES = 1 << 28
+"""Above this size (256 MiB) of all layers' matrices, rollout of one layer is streamed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,17 @@ class Streamed:
     route: str
     notes: tuple[str, ...]
     settings: Mapping[str, Any]
+
+
+def too_long(model: Any, tokenizer: Any = None, text: Any = None, inputs: Mapping[str, Any] | None = None) -> bool:
+    """Whether keeping every layer's matrix would take more than ``STORED_BYTES``, and streaming is possible."""
+    module = unwrap(model)
+    found = survey(module)
+    towers = {s.tower for s in found.sites.values()}
+    if len(towers) != 1 or getattr(getattr(module, "config", None), "is_encoder_decoder", False):
+        return False
+    given = encode(module, tokenizer, text, inputs=inputs)
+    return len(found.sites) * len(given) * given.length**2 * 4 > STORED_BYTES
 
 
 def rollout_matrix(
