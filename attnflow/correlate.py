@@ -1,0 +1,261 @@
+"""Do two scorings rank the same inputs first? Rank correlation of relevance scores, by scipy.
+
+Two conventions decide what such a figure means, and both are kept visible here: what happens to equal scores
+(ties), and what happens where all scores are equal. Equal scores share their average rank (Spearman) or are
+counted out of the pairs (Kendall's τ-b). A constant scoring ranks nothing, so its correlation is NaN and
+is counted as such, never 0.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow.errors import SelectionError, ShapeError
+from attnflow.relevance import Relevance
+from attnflow.select import pick_layer, pick_position
+
+Vector = npt.NDArray[np.float64]
+
+# Scores that differ by less than this share of the largest one are rounding, not a ranking.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Correlation:
+    """One coefficient for each layer.
+
+    Attributes:
+        values: ``[layers]``; NaN where a scoring was constant, or fewer than two positions were left.
+        layers: the layer numbers of the first scoring.
+        method: "spearman", "kendall", …
+        n: how many positions were compared.
+        ties: ``[layers]``, the share of pairs of positions that the first scoring does not tell apart.
+        reference_ties: the same for the second scoring.
+    """
+
+    values: Vector
+    layers: tuple[int | str, ...]
+    method: str
+    n: int
+    ties: Vector
+    reference_ties: float
+
+    @property
+    def nan(self) -> int:
+        """How many of the layers have no coefficient."""
+        return int(np.isnan(self.values).sum())
+
+    def __float__(self) -> float:
+        if len(self.values) != 1:
+            raise ShapeError(f"{len(self.values)} layers have {len(self.values)} coefficients, not one: use .values.")
+        return float(self.values[0])
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{v:.3f}" for v in self.values)
+        return f"Correlation({self.method}, n={self.n}: {shown})"
+
+
+def correlate(
+    scores: Any,
+    reference: Any,
+    method: str = "spearman",
+    *,
+    special_tokens: bool = True,
+    layer: int | None = None,
+    position: int | str | None = None,
+    k: int = 5,
+) -> Correlation:
+    """The correlation of each layer of ``scores`` with ``reference``.
+
+    A position for which either side has NaN is left out: blank-out by deletion has no score for the position that
+    it explains, and pixels say nothing of a [CLS] token.
+
+    Args:
+        scores: a :class:`Relevance` ``[layers, keys]`` (rows = layers, columns = input positions), or
+            ``[layers, queries, keys]`` with ``position`` given, or plain numbers ``[keys]``.
+        reference: the same inputs scored in another way: a :class:`Relevance` of one row, or plain numbers.
+        method: "spearman" (average ranks), "kendall" (τ-b), "weighted_kendall" (pairs weighted by the
+            rank of their members, hyperbolically: Vigna 2015), "top_k_kendall" (all but the ``k`` highest of each side
+            are taken as equal, then τ-b), "pearson", or "spearman_dense": the 1 − 6Σd²/(n(n²−1)) on dense ranks of
+            the code published with Abnar & Zuidema (2020), wrong wherever scores are equal, and here only to explain
+            figures that were computed with it.
+        special_tokens: False leaves out [CLS], </s> and their like (both sides must then know their tokens).
+        layer: one layer of ``scores`` by its true number; None for all.
+        position: one output position of ``scores``.
+        k: for "top_k_kendall".
+
+    >>> correlate([0.1, 0.2, 0.7], [1, 2, 3])
+    Correlation(spearman, n=3: 1.000)
+    >>> correlate([0.5, 0.5, 0.5], [1, 2, 3]).nan
+    1
+    """
+    compute = _find(method)
+    rows, layers = _rows(scores, layer, position)
+    ref = _one_row(reference)
+    if rows.shape[-1] != len(ref):
+        raise ShapeError(
+            f"scores have {rows.shape[-1]} positions, the reference {len(ref)}: both must score the same inputs. "
+            "Use words() or drop_special() on both or on neither."
+        )
+    keep = np.isfinite(rows).all(0) & np.isfinite(ref)
+    if not special_tokens:
+        keep &= ~_special(scores, reference)
+    rows, ref = rows[:, keep], ref[keep]
+    values = np.array([compute(row, ref, k) for row in rows])
+    ties = np.array([tie_share(row) for row in rows])
+    return Correlation(values, layers, method, int(keep.sum()), ties, tie_share(ref))
+
+
+def coefficient(scores: Vector, reference: Vector, method: str = "spearman", k: int = 5) -> float:
+    """The correlation of two vectors of finite numbers; NaN where one of them is constant or shorter than 2.
+
+    >>> coefficient(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0]), "kendall")
+    -1.0
+    """
+    return _find(method)(scores, reference, k)
+
+
+def tie_share(scores: Vector) -> float:
+    """The share of pairs of positions with equal scores; 0 for fewer than two positions.
+
+    >>> round(tie_share(np.array([1.0, 1.0, 2.0])), 3)
+    0.333
+    """
+    n = len(scores)
+    if n < 2:
+        return 0.0
+    _, counts = np.unique(scores, return_counts=True)
+    return float((counts * (counts - 1)).sum() / (n * (n - 1)))
+
+
+def is_constant(scores: Vector) -> bool:
+    """True if the scores rank nothing: fewer than two, or equal up to rounding."""
+    return len(scores) < 2 or bool(np.ptp(scores) <= _ROUNDING * np.abs(scores).max())
+
+
+def _find(method: str) -> Callable[[Vector, Vector, int], float]:
+    if method not in METHODS:
+        raise SelectionError(f"method={method!r} is not a correlation. Use one of: {', '.join(METHODS)}.")
+    return METHODS[method]
+
+
+def _spearman(a: Vector, b: Vector, k: int) -> float:
+    from scipy.stats import spearmanr
+
+    return _scipy(spearmanr, a, b)
+
+
+def _kendall(a: Vector, b: Vector, k: int) -> float:
+    from scipy.stats import kendalltau
+
+    return _scipy(kendalltau, a, b)
+
+
+def _weighted_kendall(a: Vector, b: Vector, k: int) -> float:
+    from scipy.stats import weightedtau
+
+    return _scipy(weightedtau, a, b)
+
+
+def _pearson(a: Vector, b: Vector, k: int) -> float:
+    from scipy.stats import pearsonr
+
+    return _scipy(pearsonr, a, b)
+
+
+def _top_k_kendall(a: Vector, b: Vector, k: int) -> float:
+    if k < 1:
+        raise SelectionError(f"k={k}, but top_k_kendall compares the k highest scores: use 1 or more.")
+    return _kendall(_floor(a, k), _floor(b, k), k)
+
+
+def _floor(scores: Vector, k: int) -> Vector:
+    """All scores below the ``k``-th highest made equal; those equal to it stay in."""
+    if k >= len(scores):
+        return scores
+    least = np.partition(scores, -k)[-k]
+    return np.where(scores >= least, scores, np.nextafter(least, -np.inf))
+
+
+def _spearman_dense(a: Vector, b: Vector, k: int) -> float:
+    n = len(a)
+    if n < 2:
+        return float("nan")
+    ranks = [np.unique(x, return_inverse=True)[1] for x in (a, b)]
+    return float(1 - 6 * ((ranks[0] - ranks[1]) ** 2).sum() / (n * (n * n - 1)))
+
+
+def _scipy(function: Callable[..., Any], a: Vector, b: Vector) -> float:
+    if is_constant(a) or is_constant(b):
+        return float("nan")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scipy warns of nearly constant input, which the caller sees as NaN or n
+        return float(function(a, b).statistic)
+
+
+METHODS: dict[str, Callable[[Vector, Vector, int], float]] = {
+    "spearman": _spearman,
+    "kendall": _kendall,
+    "weighted_kendall": _weighted_kendall,
+    "top_k_kendall": _top_k_kendall,
+    "pearson": _pearson,
+    "spearman_dense": _spearman_dense,
+}
+
+
+def _rows(scores: Any, layer: int | None, position: int | str | None) -> tuple[Vector, tuple[int | str, ...]]:
+    """``[layers, keys]`` and the layer numbers."""
+    if isinstance(scores, Relevance):
+        array = scores.scores
+        if array.ndim == 3:
+            if position is None:
+                raise SelectionError(
+                    f"The scores are of {array.shape[1]} output positions, and one row is compared with the reference. "
+                    "Choose it:  correlate(scores, reference, position='cls')"
+                )
+            array = array[:, pick_position(position, scores.rows)]
+        layers = scores.layers
+    else:
+        array = _numbers(scores, "scores")
+        array = array[None] if array.ndim == 1 else array
+        layers = tuple(range(len(array))) if len(array) > 1 else ("input",)
+    if layer is not None:
+        i = pick_layer(layer, layers)
+        array, layers = array[i : i + 1], layers[i : i + 1]
+    return np.asarray(array, np.float64), tuple(layers)
+
+
+def _one_row(reference: Any) -> Vector:
+    array = reference.scores if isinstance(reference, Relevance) else _numbers(reference, "the reference")
+    array = array[None] if array.ndim == 1 else array
+    if array.ndim != 2 or len(array) != 1:
+        raise ShapeError(
+            f"The reference has shape {tuple(array.shape)}, and one score for each position is needed. "
+            "Choose a row:  reference.at(layer=-1, position='cls')"
+        )
+    return np.asarray(array[0], np.float64)
+
+
+def _numbers(values: Any, name: str) -> npt.NDArray[Any]:
+    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
+        raise ShapeError(
+            f"{name} of type {type(values).__name__} ({array.dtype}, {array.ndim} axes) cannot be compared: "
+            "give a Relevance, or numbers [positions] or [layers, positions]."
+        )
+    return array
+
+
+def _special(scores: Any, reference: Any) -> npt.NDArray[np.bool_]:
+    known: Sequence[Relevance] = [x for x in (scores, reference) if isinstance(x, Relevance)]
+    if not known:
+        raise SelectionError(
+            "special_tokens=False, but plain numbers do not say which positions are special: give a Relevance."
+        )
+    return np.asarray([x.tokens.special for x in known], bool).any(0)
