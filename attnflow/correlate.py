@@ -180,7 +180,7 @@ def _floor(scores: Vector, k: int) -> Vector:
     if k >= len(scores):
         return scores
     least = np.partition(scores, -k)[-k]
-    return np.where(scores >= least, scores, np.nextafter(least, -np.inf))
+    return np.where(scores >= least, scores, scores.min())
 
 
 def _spearman_dense(a: Vector, b: Vector, k: int) -> float:
@@ -258,4 +258,5 @@ def _special(scores: Any, reference: Any) -> npt.NDArray[np.bool_]:
         raise SelectionError(
             "special_tokens=False, but plain numbers do not say which positions are special: give a Relevance."
         )
-    return np.asarray([x.tokens.special for x in known], bool).any(0)
+    marked: npt.NDArray[np.bool_] = np.array([x.tokens.special for x in known], bool)
+    return np.asarray(marked.any(axis=0))

@@ -31,7 +31,7 @@ def naive_spearman(a, b):
 
 
 def sign(x):
-    return (x > 0) - (x < 0)
+    return int(x > 0) - int(x < 0)
 
 
 def naive_kendall(a, b, weight=lambda i, j: 1.0):
@@ -113,7 +113,7 @@ def test_dense_formula_gives_the_defects_that_make_it_legacy():
 
 def test_constant_vectors_give_nan_and_are_counted():
     c = correlate(np.array([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0]]), [1, 2, 3])
-    assert c.nan == 1 and math.isnan(c.values[0]) and c.values[1] == 1
+    assert c.nan == 1 and math.isnan(c.values[0]) and c.values[1] == pytest.approx(1)
     uniform = np.full(7, 1 / 7) + np.random.default_rng(0).normal(0, 1e-17, 7)
     assert math.isnan(float(correlate(uniform, np.arange(7))))
     assert math.isnan(float(correlate([1.0], [2.0])))
@@ -138,7 +138,7 @@ def test_special_tokens_can_be_left_out():
     a = relevance([[9, 1, 2, 8], [0, 2, 1, 9]], (0, 1))
     b = relevance([[0, 1, 2, 0]], ("input",))
     c = correlate(a, b, special_tokens=False)
-    assert c.n == 2 and list(c.values) == [1, -1] and c.layers == (0, 1)
+    assert c.n == 2 and c.values == pytest.approx([1, -1]) and c.layers == (0, 1)
     assert correlate(a, b).n == 4
     assert correlate(a, b, layer=-1, special_tokens=False).layers == (1,)
     with pytest.raises(SelectionError, match="plain numbers do not say which positions are special"):
@@ -147,7 +147,7 @@ def test_special_tokens_can_be_left_out():
 
 def test_positions_without_a_score_are_left_out():
     c = correlate([5.0, 1.0, 2.0], [np.nan, 1.0, 2.0])
-    assert c.n == 2 and float(c) == 1
+    assert c.n == 2 and float(c) == pytest.approx(1)
 
 
 def test_one_output_position_is_chosen():
@@ -158,7 +158,7 @@ def test_one_output_position_is_chosen():
 
 
 def test_errors_name_what_disagrees():
-    with pytest.raises(SelectionError, match="method=.pearsonn. is not a correlation"):
+    with pytest.raises(SelectionError, match="Use one of: spearman, kendall, weighted_kendall"):
         correlate([1, 2], [1, 2], "pearsonn")
     with pytest.raises(ShapeError, match="scores have 3 positions, the reference 2"):
         correlate([1, 2, 3], [1, 2])

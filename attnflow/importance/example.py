@@ -1,0 +1,151 @@
+"""One example, ready to be explained: what the model is given, the names of its positions, and its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from attnflow.errors import InputError, SelectionError
+from attnflow.importance.embedding import run
+from attnflow.importance.target import Goal, Target, settle
+from attnflow.words import Tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One example of one model.
+
+    Attributes:
+        inputs: what the model is called with: tensors of batch 1, without padding.
+        tokens: names of the input positions; for an encoder-decoder model the encoder's, then the decoder's.
+        queries: names of the output positions: the decoder's where there is one.
+        patches: for images ``[height, width]``: the column of ``tokens`` to which each pixel belongs.
+        name: name or class of the model.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    inputs: dict[str, Any]
+    tokens: Tokens
+    queries: Tokens
+    patches: Tensor | None = None
+    name: str = ""
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def outputs(self) -> Any:
+        """The model's outputs for the inputs as they are, computed once."""
+        if "outputs" not in self.cache:
+            with torch.no_grad():
+                self.cache["outputs"] = run(self.model, self.inputs)
+        return self.cache["outputs"]
+
+    def goal(self, target: Target, position: int | str | None, score: str | None) -> tuple[Goal, Any]:
+        """What is explained, and the outputs that it was settled from."""
+        goal = settle(self.model, self.tokenizer, self.outputs, self.queries, target, position, score)
+        return goal, self.outputs
+
+    @property
+    def pixels(self) -> tuple[Tensor, ...]:
+        """The image ``[1, channels, height, width]``."""
+        return (self.inputs["pixel_values"],)
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """How many ids the model knows."""
+        return int(getattr(self.model.config.get_text_config(), "vocab_size", 0))  # type: ignore[operator, union-attr]
+
+    @property
+    def reads_last(self) -> bool:
+        """True where the model predicts what comes after its last position."""
+        ask = getattr(self.model, "can_generate", None)
+        return bool(ask()) if callable(ask) else False
+
+    def token_id(self, name: str) -> int | None:
+        """The id of the tokenizer's "mask", "unk", "pad" or "eos" token, if it has one that the model knows."""
+        found = getattr(self.tokenizer, f"{name}_token_id", None)
+        return int(found) if found is not None and int(found) < self.vocabulary else None
+
+    def special_id(self, name: str, choices: Sequence[str], argument: str) -> int:
+        """The same, where there must be one; the error names what there is instead."""
+        if name not in choices:
+            raise SelectionError(
+                f"{argument}={name!r} is not known. Use one of: {', '.join(choices)}, or the id of a token."
+            )
+        found = self.token_id(name)
+        if found is None:
+            who = "no tokenizer is given" if self.tokenizer is None else f"{type(self.tokenizer).__name__} has no such token"
+            ways = [c for c in choices if c not in _NAMED or self.token_id(c) is not None]
+            raise SelectionError(
+                f"{argument}={name!r}, but {who}. Use {', '.join(map(repr, ways))} or the id of a token "
+                f"(0 to {self.vocabulary - 1}):  {argument}={ways[0]!r}"
+            )
+        return found
+
+    def token_name(self, token: str | int) -> str:
+        """How a blank is written."""
+        if isinstance(token, int) and self.tokenizer is not None:
+            return str(self.tokenizer.convert_ids_to_tokens(token))
+        return str(token)
+
+    def by_patch(self, pixels: Tensor, reduce: Callable[[Tensor], Tensor]) -> npt.NDArray[np.float64]:
+        """``[1, channels, height, width]`` → ``[positions]``: the pixels of a patch stand for its dimensions."""
+        assert self.patches is not None
+        out = np.full(len(self.tokens), np.nan)
+        for column in torch.unique(self.patches).tolist():
+            out[column] = float(reduce(pixels[0][:, self.patches == column].double().reshape(-1)))
+        return out
+
+
+_NAMED = ("mask", "unk", "pad", "eos")
+
+
+def examples(model: Any, tokenizer: Any, text: Any, **options: Any) -> tuple[list[Example], bool]:
+    """(every example of ``text``, whether one was meant)."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is {type(model).__name__}, and a torch model is needed:  gradient(model, tokenizer, text)")
+    refuse_training(model)
+    if isinstance(text, str):
+        data = tokenizer(text, return_tensors="pt")
+        t = Tokens(tokenizer.convert_ids_to_tokens(data["input_ids"][0].tolist()))
+    else:
+        data = {"input_ids": torch.tensor([text])}
+        t = Tokens(map(str, text))
+    return [Example(model, tokenizer, dict(data), t, t)], True
+
+
+def refuse_training(model: nn.Module) -> None:
+    """Refuse a model whose dropout is on: each of its forward passes gives another answer."""
+    if model.training:
+        raise InputError(
+            f"{type(model).__name__} is in training mode, so dropout makes every forward pass different. "
+            "Switch it off:  model.eval()"
+        )
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Gradients on, whatever the caller's context says."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def fixed_seed(seed: int) -> Iterator[None]:
+    """Chance that is the same every time, and the caller's own random numbers left as they were."""
+    state = np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(state)
