@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnflow.correlate import METHODS, coefficient, correlate, is_constant, tie_share
+from attnflow.correlate import METHODS, coefficients, correlate, is_constant, tie_share
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.relevance import Relevance
 from attnflow.words import Tokens
+
+
+def coefficient(a, b, method, k=5):
+    return float(coefficients(a[None], b, method, k)[0])
 
 
 def average_ranks(x):
@@ -175,3 +179,12 @@ def test_errors_name_what_disagrees():
 def test_repr_is_short_and_every_method_is_reachable():
     for method in METHODS:
         assert repr(correlate([1, 2, 3], [1, 2, 3], method)) == f"Correlation({method}, n=3: 1.000)"
+
+
+@pytest.mark.parametrize("method", ["spearman", "pearson"])
+def test_many_rows_at_once_equal_scipy_one_by_one(method):
+    from scipy import stats
+
+    rows, ref = np.random.default_rng(1).integers(0, 9, (20, 15)).astype(float), np.arange(15.0) ** 2
+    each = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}[method]
+    assert coefficients(rows, ref, method) == pytest.approx([each(row, ref).statistic for row in rows], abs=1e-12)

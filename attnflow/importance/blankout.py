@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from attnflow.errors import InputError, SelectionError
+from attnflow.errors import SelectionError
 from attnflow.importance.embedding import IDS, find, repeated, run
 from attnflow.importance.example import Example, examples
 from attnflow.importance.target import SCORES, Goal, Target
@@ -78,12 +78,12 @@ def blankout(
 
     Args:
         model, tokenizer, text: as everywhere; ``text`` may be a list, a ``BatchEncoding`` or ids.
-        blank: "mask", "unk", "pad" or "eos" (the tokenizer's), the id of a token, "delete", or "mean-embedding" (the mean
-            of all word embeddings). "auto": the first of mask, unk and mean-embedding that there is. For
+        blank: "mask", "unk", "pad" or "eos" (the tokenizer's), the id of a token, "delete", or "mean-embedding" (the
+            mean of all word embeddings). "auto": the first of mask, unk and mean-embedding that there is. For
             images: "mean" (the image's mean colour; "auto") or "zero".
         target: what is explained; None = what the model predicted. See :mod:`attnflow.importance.target`.
-        score: "prob", "logit" or "logprob" of the target; or the distance between the whole outputs: "tvd", "kl", "jsd",
-            "cosine", "euclidean". None: "prob", or "cosine" for a model without a head.
+        score: "prob", "logit" or "logprob" of the target; or the distance between the whole outputs: "tvd", "kl",
+            "jsd", "cosine", "euclidean". None: "prob", or "cosine" for a model without a head.
         position: the output position that is explained, where the output has several. Deleting that position itself
             leaves nothing to compare: its score is NaN.
         unit: "token", or "word": all pieces of a word at once.
@@ -106,9 +106,7 @@ def blankout(
     for example in found:
         goal, outputs = example.goal(target, position, score if score in SCORES else None)
         results.append(
-            attribute(
-                example, goal, outputs, blank=blank, score=score, unit=unit, signed=signed, batch_size=batch_size
-            )
+            attribute(example, goal, outputs, blank=blank, score=score, unit=unit, signed=signed, batch_size=batch_size)
         )
     return results[0] if single else results
 
@@ -199,8 +197,13 @@ def _effect(goal: Goal, outputs: Any, score: str) -> Effect:
         return lambda new, at: before - at.values(new)
     if goal.function is not None:
         raise SelectionError(f"score={score!r} compares whole outputs, but target is a function. Leave score out.")
-    row = goal.row(outputs).detach().float()
-    return lambda new, at: DISTANCES[score](row, at.row(new).float())
+    row = _wide(goal.row(outputs).detach())
+    return lambda new, at: DISTANCES[score](row, _wide(at.row(new)))
+
+
+def _wide(row: Tensor) -> Tensor:
+    """Small distances between large outputs need more digits than the model's own; Apple's GPUs have no more."""
+    return row.float() if row.device.type == "mps" else row.double()
 
 
 def _ablate(
@@ -241,9 +244,7 @@ def _mean_embedding(
     embedder = find(example.model, example.inputs)
     points = embedder.embeddings(example.model, example.inputs)
     blanks = tuple(embedder.mean(i).expand_as(p) for i, p in enumerate(points))
-    features = tuple(
-        f[..., None].expand_as(p) for f, p in zip(_features(groups, points), points, strict=True)
-    )
+    features = tuple(f[..., None].expand_as(p) for f, p in zip(_features(groups, points), points, strict=True))
 
     def forward(*parts: Tensor) -> Tensor:
         return -effect(embedder.run(example.model, example.inputs, parts), goal)
@@ -252,9 +253,7 @@ def _mean_embedding(
     return _first_of_each(groups, [p[0, :, 0] for p in parts])
 
 
-def _pixels(
-    example: Example, goal: Goal, effect: Effect, blank: str | int, batch_size: int
-) -> npt.NDArray[np.float64]:
+def _pixels(example: Example, goal: Goal, effect: Effect, blank: str | int, batch_size: int) -> npt.NDArray[np.float64]:
     (pixels,) = example.pixels
     assert example.patches is not None
     colour = pixels.mean((-2, -1), keepdim=True) if blank == "mean" else torch.zeros_like(pixels[..., :1, :1])
@@ -276,7 +275,7 @@ def _features(groups: Grouping, points: Sequence[Tensor]) -> tuple[Tensor, ...]:
     number = torch.empty(sum(len(m) for m in groups.members), dtype=torch.long)
     for g, members in enumerate(groups.members):
         number[list(members)] = g
-    parts = number.split([p.shape[1] for p in points])
+    parts = torch.split(number, [p.shape[1] for p in points])
     return tuple(part[None].to(p.device) for part, p in zip(parts, points, strict=True))
 
 
@@ -342,11 +341,3 @@ def _stacked(variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         name: torch.cat([v[name] for v in variants]) if isinstance(value, Tensor) and value.shape[:1] == (1,) else value
         for name, value in first.items()
     }
-
-
-def require_ids(example: Example) -> None:
-    """Refuse inputs that hold neither ids nor pixels, of which nothing can be blanked."""
-    if example.patches is None and "input_ids" not in example.inputs:
-        raise InputError(
-            f"Nothing to blank out in {', '.join(example.inputs)}: give input_ids (a text) or pixel_values (an image)."
-        )

@@ -77,7 +77,9 @@ class Embedder:
         module = self.slots[slot].module
         weight: Any = module.weight
         # Through the module, which may scale its rows, and in parts, because vocabularies are large.
-        parts = [_lookup(module, ids[None]) for ids in torch.arange(len(weight), device=weight.device).split(8192)]
+        parts = [
+            _lookup(module, ids[None]) for ids in torch.split(torch.arange(len(weight), device=weight.device), 8192)
+        ]
         total = torch.stack([p.double().sum(1) for p in parts]).sum(0)
         return (total / len(weight)).to(weight.dtype)[None]
 
@@ -210,9 +212,12 @@ def _slot(model: nn.Module, inputs: Mapping[str, Any], name: str, route: str, ca
     # The decoder's ids may equal the encoder's: the encoder is called first.
     exact = exact[::-1] if name.startswith("decoder") else exact
     if route == "hook":
+        # Tables of positions may be called with the ids too, for their shape alone (BART's are).
+        size = _rows_of(_named(model))
         own = [c for c in exact if c.module is _named(model)]
-        whole = [c for c in exact if len(c.module.weight) > int(ids.max())]  # type: ignore[arg-type]
-        for call in [*own, *whole][:1]:
+        alike = [c for c in exact if _rows_of(c.module) == size]
+        whole = [c for c in exact if _rows_of(c.module) > int(ids.max())]
+        for call in [*own, *alike, *whole][:1]:
             return Slot(name, call.module, call.number, tuple(call.ids.shape) == tuple(ids.shape[::-1]) != ids.shape)
         return None
     named = _named(model)
@@ -233,6 +238,11 @@ def _named(model: nn.Module) -> nn.Module | None:
     except (AttributeError, NotImplementedError, TypeError):
         return None
     return found if isinstance(found, nn.Module) else None
+
+
+def _rows_of(module: nn.Module | None) -> int:
+    weight = getattr(module, "weight", None)
+    return len(weight) if isinstance(weight, Tensor) else 0
 
 
 def _names(model: nn.Module, slots: Sequence[Slot | None]) -> str:
@@ -273,7 +283,8 @@ def _straight(embeddings: Tensor, turned: bool) -> Tensor:
 def _lookup(module: nn.Module, ids: Tensor) -> Tensor:
     with torch.no_grad():
         found = module(ids)
-    return found[0] if isinstance(found, tuple) else found
+    vectors: Tensor = found[0] if isinstance(found, tuple) else found
+    return vectors
 
 
 def repeated(inputs: Mapping[str, Any], batch: int) -> dict[str, Any]:

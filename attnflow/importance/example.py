@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,11 @@ from torch import Tensor, nn
 from attnflow.errors import InputError, SelectionError
 from attnflow.importance.embedding import run
 from attnflow.importance.target import Goal, Target, settle
-from attnflow.words import Tokens
+from attnflow.naming import plain_tokenizer
+from attnflow.words import Tokens, join
+
+if TYPE_CHECKING:
+    from attnflow.inputs import Inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +65,10 @@ class Example:
     @cached_property
     def vocabulary(self) -> int:
         """How many ids the model knows."""
-        return int(getattr(self.model.config.get_text_config(), "vocab_size", 0))  # type: ignore[operator, union-attr]
+        try:
+            return len(self.model.get_input_embeddings().weight)  # type: ignore[operator]
+        except (AttributeError, NotImplementedError, TypeError):
+            return int(getattr(getattr(self.model, "config", None), "vocab_size", 0))
 
     @property
     def reads_last(self) -> bool:
@@ -82,7 +89,11 @@ class Example:
             )
         found = self.token_id(name)
         if found is None:
-            who = "no tokenizer is given" if self.tokenizer is None else f"{type(self.tokenizer).__name__} has no such token"
+            who = (
+                "no tokenizer is given"
+                if self.tokenizer is None
+                else f"{type(self.tokenizer).__name__} has no such token"
+            )
             ways = [c for c in choices if c not in _NAMED or self.token_id(c) is not None]
             raise SelectionError(
                 f"{argument}={name!r}, but {who}. Use {', '.join(map(repr, ways))} or the id of a token "
@@ -101,7 +112,7 @@ class Example:
         assert self.patches is not None
         out = np.full(len(self.tokens), np.nan)
         for column in torch.unique(self.patches).tolist():
-            out[column] = float(reduce(pixels[0][:, self.patches == column].double().reshape(-1)))
+            out[column] = float(reduce(pixels.detach()[0][:, self.patches == column].double().reshape(-1)))
         return out
 
 
@@ -110,16 +121,67 @@ _NAMED = ("mask", "unk", "pad", "eos")
 
 def examples(model: Any, tokenizer: Any, text: Any, **options: Any) -> tuple[list[Example], bool]:
     """(every example of ``text``, whether one was meant)."""
+    from attnflow.inputs import encode
+
     if not isinstance(model, nn.Module):
-        raise InputError(f"model is {type(model).__name__}, and a torch model is needed:  gradient(model, tokenizer, text)")
+        kind = type(model).__name__
+        raise InputError(f"model is a {kind}, and a torch model is needed:  gradient(model, tokenizer, text)")
     refuse_training(model)
-    if isinstance(text, str):
-        data = tokenizer(text, return_tensors="pt")
-        t = Tokens(tokenizer.convert_ids_to_tokens(data["input_ids"][0].tolist()))
-    else:
-        data = {"input_ids": torch.tensor([text])}
-        t = Tokens(map(str, text))
-    return [Example(model, tokenizer, dict(data), t, t)], True
+    inputs = encode(model, tokenizer, text, **options)
+    return [_example(model, tokenizer, inputs, i) for i in range(len(inputs))], inputs.single
+
+
+def _example(model: nn.Module, tokenizer: Any, inputs: Inputs, row: int) -> Example:
+    """Row ``row`` of a padded batch as an example of its own, without padding."""
+    own = {name: _alone(name, value, inputs, row) for name, value in inputs.batch.items()}
+    tokens, name = inputs.tokens[row], _name(model)
+    if inputs.text_key == "pixel_values":
+        patches = _patches(tokens, own["pixel_values"])
+        return Example(model, tokenizer, own, tokens, tokens, patches, name)
+    if "input_ids" not in own:
+        raise InputError(
+            f"Nothing to score in {', '.join(own)}: gradients and blank-out need input_ids (a text) or pixel_values "
+            "(an image)."
+        )
+    if inputs.decoder_tokens is None:
+        return Example(model, plain_tokenizer(tokenizer), own, tokens, tokens, None, name)
+    queries = inputs.decoder_tokens[row]
+    return Example(model, plain_tokenizer(tokenizer), own, join(tokens, queries), queries, None, name)
+
+
+def _alone(name: str, value: Any, inputs: Inputs, row: int) -> Any:
+    if not isinstance(value, Tensor) or value.shape[:1] != (len(inputs),):
+        return value
+    one = value[row : row + 1]
+    decoder = name.startswith("decoder")
+    kept = inputs.decoder_positions if decoder else inputs.positions
+    width = inputs.batch["decoder_input_ids"].shape[1] if decoder else inputs.length
+    if kept is None or one.ndim < 2 or one.shape[1] != width or len(kept[row]) == width:
+        return one
+    return one[:, list(kept[row])]
+
+
+def _patches(tokens: Tokens, pixels: Tensor) -> Tensor:
+    """``[height, width]``: the column of each pixel, from tokens named "patch row,column"."""
+    where = {text: column for column, text in enumerate(tokens) if text.startswith("patch ")}
+    if not where or pixels.ndim != 4:
+        raise InputError(
+            f"The model's config names no patch_size for pixel_values of shape {tuple(pixels.shape)}, so that its "
+            "pixels cannot be told apart by patch. Use an image model with patches (ViT, DeiT, …)."
+        )
+    rows, columns = (1 + max(int(t[6:].split(",")[i]) for t in where) for i in (0, 1))
+    grid = torch.tensor([[where[f"patch {r},{c}"] for c in range(columns)] for r in range(rows)])
+    high, wide = pixels.shape[-2] // rows, pixels.shape[-1] // columns
+    whole = grid.repeat_interleave(high, 0).repeat_interleave(wide, 1)
+    if whole.shape != pixels.shape[-2:]:
+        raise InputError(
+            f"An image of {tuple(pixels.shape[-2:])} pixels is not a whole number of {rows} × {columns} patches."
+        )
+    return whole
+
+
+def _name(model: Any) -> str:
+    return str(getattr(model, "name_or_path", "") or type(model).__name__)
 
 
 def refuse_training(model: nn.Module) -> None:

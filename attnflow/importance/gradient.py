@@ -91,12 +91,18 @@ def gradient(
     """
     _check(method, reduce, steps, batch_size)
     found, single = examples(model, tokenizer, text, **options)
-    chosen = {"method": method, "reduce": reduce, "baseline": baseline, "steps": steps, "batch_size": batch_size}
+    chosen: dict[str, Any] = {
+        "method": method,
+        "reduce": reduce,
+        "baseline": baseline,
+        "steps": steps,
+        "batch_size": batch_size,
+    }
     wanted = "prob" if reduce == "paper" and score is None else score
     results = []
     for example in found:
         goal, outputs = example.goal(target, position, wanted or "logit")
-        results.append(attribute(example, goal, outputs, route=route, seed=seed, **chosen))
+        results.append(attribute(example, goal, outputs, batch_size=batch_size, route=route, seed=seed, **chosen))
     return results[0] if single else results
 
 

@@ -149,7 +149,7 @@ def _class(model: Any, tokenizer: Any, goal: Goal, full: Tensor, target: Target,
     else:
         assert not callable(target)
         index = _index(model, tokenizer, goal, target, count)
-    return replace(goal, index=index, label=_label(model, tokenizer, goal, index))
+    return replace(goal, index=index, label=_label(model, tokenizer, count, index))
 
 
 def runner_up(goal: Goal, outputs: Any) -> Goal:
@@ -255,19 +255,19 @@ def _in_range(index: int, count: int, what: str) -> int:
     return index
 
 
-def _label(model: Any, tokenizer: Any, goal: Goal, index: int | tuple[int, int]) -> str:
+def _label(model: Any, tokenizer: Any, count: int, index: int | tuple[int, int]) -> str:
     if isinstance(index, tuple):
-        return f"{_label(model, tokenizer, goal, index[0])} − {_label(model, tokenizer, goal, index[1])}"
+        return " − ".join(_label(model, tokenizer, count, i) for i in index)
     names: Mapping[int, str] = _config(model, "id2label") or {}
-    if goal.kind == "classification" or tokenizer is None:
+    if count == len(names):
         return str(names.get(index, index))
-    return str(tokenizer.convert_ids_to_tokens(index))
+    return str(index) if tokenizer is None else str(tokenizer.convert_ids_to_tokens(index))
 
 
 def _checked(values: Any, name: str) -> Tensor:
     if not isinstance(values, Tensor) or values.ndim != 1:
         shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise SelectionError(
-            f"The target function {name} returned {shape}, and one number for each example [batch] is needed: {_CALLABLE}"
+            f"The target function {name} returned {shape}, and one number for each example is needed: {_CALLABLE}"
         )
     return values
