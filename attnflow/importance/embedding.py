@@ -62,7 +62,11 @@ class Embedder:
             return tuple(_lookup(s.module, inputs[s.ids]) for s in self.slots)
         # This route is for models that change the ids before they look them up, so only a run shows the embeddings.
         seen: dict[int, Tensor] = {}
-        with torch.no_grad(), _hooks(self.slots, lambda i, out: seen.setdefault(i, out.detach().clone()) and None):
+
+        def note(i: int, out: Tensor) -> None:
+            seen[i] = out.detach().clone()
+
+        with torch.no_grad(), _hooks(self.slots, note):
             run(model, inputs)
         return tuple(_straight(seen[i], s.turned) for i, s in enumerate(self.slots))
 
@@ -211,25 +215,27 @@ def _slot(model: nn.Module, inputs: Mapping[str, Any], name: str, route: str, ca
     exact = [c for c in calls.seen if c.ids.numel() == ids.numel() and torch.equal(c.ids.reshape(-1), ids.reshape(-1))]
     # The decoder's ids may equal the encoder's: the encoder is called first.
     exact = exact[::-1] if name.startswith("decoder") else exact
-    if route == "hook":
-        # Tables of positions may be called with the ids too, for their shape alone (BART's are).
-        size = _rows_of(_named(model))
-        own = [c for c in exact if c.module is _named(model)]
-        alike = [c for c in exact if _rows_of(c.module) == size]
-        whole = [c for c in exact if _rows_of(c.module) > int(ids.max())]
-        for call in [*own, *alike, *whole][:1]:
-            return Slot(name, call.module, call.number, tuple(call.ids.shape) == tuple(ids.shape[::-1]) != ids.shape)
-        return None
+    found = _table(model, ids, exact)
     named = _named(model)
-    if named is None:
-        return None
     if route == "inputs_embeds":
-        accepts = inspect.signature(model.forward).parameters
-        return Slot(name, exact[0].module if exact else named) if IDS[name] in accepts else None
-    if name != "input_ids" or named not in calls.counts:
+        module = named if found is None else found.module
+        accepted = IDS[name] in inspect.signature(model.forward).parameters
+        return Slot(name, module) if accepted and module is not None else None
+    if route == "get_input_embeddings":
+        found = next((c for c in calls.seen if c.module is named and name == "input_ids"), None)
+    if found is None:
         return None
-    first = next((c for c in calls.seen if c.module is named), None)
-    return Slot(name, named, 0, first is not None and tuple(first.ids.shape) == tuple(ids.shape[::-1]) != ids.shape)
+    return Slot(name, found.module, found.number, tuple(found.ids.shape) == tuple(ids.shape[::-1]) != ids.shape)
+
+
+def _table(model: nn.Module, ids: Tensor, exact: Sequence[_Call]) -> _Call | None:
+    """The call that looks up words, of those with exactly the ids."""
+    # Tables of positions may be called with the ids too, for their shape alone (BART's are).
+    named = _named(model)
+    own = [c for c in exact if c.module is named]
+    alike = [c for c in exact if _rows_of(c.module) == _rows_of(named)]
+    whole = [c for c in exact if _rows_of(c.module) > int(ids.max())]
+    return next(iter([*own, *alike, *whole]), None)
 
 
 def _named(model: nn.Module) -> nn.Module | None:

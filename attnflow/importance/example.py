@@ -48,7 +48,7 @@ class Example:
     def outputs(self) -> Any:
         """The model's outputs for the inputs as they are, computed once."""
         if "outputs" not in self.cache:
-            with torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():
                 self.cache["outputs"] = run(self.model, self.inputs)
         return self.cache["outputs"]
 
@@ -127,8 +127,9 @@ def examples(model: Any, tokenizer: Any, text: Any, **options: Any) -> tuple[lis
         kind = type(model).__name__
         raise InputError(f"model is a {kind}, and a torch model is needed:  gradient(model, tokenizer, text)")
     refuse_training(model)
-    inputs = encode(model, tokenizer, text, **options)
-    return [_example(model, tokenizer, inputs, i) for i in range(len(inputs))], inputs.single
+    with torch.inference_mode(False):
+        inputs = encode(model, tokenizer, text, **options)
+        return [_example(model, tokenizer, inputs, i) for i in range(len(inputs))], inputs.single
 
 
 def _example(model: nn.Module, tokenizer: Any, inputs: Inputs, row: int) -> Example:
@@ -150,6 +151,8 @@ def _example(model: nn.Module, tokenizer: Any, inputs: Inputs, row: int) -> Exam
 
 
 def _alone(name: str, value: Any, inputs: Inputs, row: int) -> Any:
+    if isinstance(value, Tensor) and value.is_inference():
+        value = value.clone()  # autograd refuses tensors that were made in inference mode
     if not isinstance(value, Tensor) or value.shape[:1] != (len(inputs),):
         return value
     one = value[row : row + 1]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnflow.errors import SelectionError
-from attnflow.importance.embedding import Embedder, find, run
+from attnflow.importance.embedding import IDS, Embedder, find, run
 from attnflow.importance.example import Example, differentiable, examples, fixed_seed
 from attnflow.importance.target import Goal, Target, runner_up
 from attnflow.relevance import Relevance
@@ -91,13 +91,7 @@ def gradient(
     """
     _check(method, reduce, steps, batch_size)
     found, single = examples(model, tokenizer, text, **options)
-    chosen: dict[str, Any] = {
-        "method": method,
-        "reduce": reduce,
-        "baseline": baseline,
-        "steps": steps,
-        "batch_size": batch_size,
-    }
+    chosen: dict[str, Any] = {"method": method, "reduce": reduce, "baseline": baseline, "steps": steps}
     wanted = "prob" if reduce == "paper" and score is None else score
     results = []
     for example in found:
@@ -122,8 +116,8 @@ def attribute(
     """:func:`gradient` for an example whose goal is known, with the outputs from which it was settled."""
     _check(method, reduce, steps, batch_size)
     goal = runner_up(goal, outputs) if reduce == "paper" else goal
-    embedder = None if example.patches is not None else find(example.model, example.inputs, route)
     with differentiable():
+        embedder = None if example.patches is not None else find(example.model, example.inputs, route)
         start = example.pixels if embedder is None else embedder.embeddings(example.model, example.inputs)
         points = tuple(x.detach().clone().requires_grad_() for x in start)
         forward = _forward(example, goal, embedder)
@@ -205,5 +199,7 @@ def _scores(example: Example, parts: Sequence[Tensor], reduce: Callable[[Tensor]
     """``[positions]``: one number for each input position, NaN where a position has no input of its own."""
     if example.patches is not None:
         return example.by_patch(parts[0], reduce)
-    flat = [reduce(p.detach()[0].double()) for p in parts]
+    # A model that pads its ids has embeddings behind the last token, which are nobody's.
+    lengths = [example.inputs[name].shape[1] for name in IDS if name in example.inputs]
+    flat = [reduce(p.detach()[0, :n].double()) for p, n in zip(parts, lengths, strict=True)]
     return np.asarray(torch.cat(flat).cpu().numpy(), np.float64)
