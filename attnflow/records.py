@@ -1,0 +1,227 @@
+"""Records of a long run on disk: Parquet parts that are whole or not there, so that a killed run resumes.
+
+A folder holds ``settings.json`` and ``parts/*.parquet``. A part is written under another name, forced to disk and then
+renamed, which a file system does at once or not at all: a run killed at any moment leaves whole parts and at
+most one stray file, which is removed. A part holds all records of its examples, and an example is in one
+part, so that a resumed run neither loses nor doubles a record: it does the examples that no part holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnflow import files
+from attnflow.errors import FileError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = 1
+COLUMNS = {
+    "example": "int64",
+    "digest": "string",
+    "target": "string",
+    "method": "string",
+    "reference": "string",
+    "correlation": "string",
+    "special": "bool",
+    "layer": "int32",
+    "value": "double",
+    "n": "int32",
+    "ties": "double",
+    "reference_ties": "double",
+    "error": "string",
+}
+
+
+def schema() -> pa.Schema:
+    """The columns of a record."""
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+
+
+def to_table(rows: Sequence[Mapping[str, Any]], costs: Mapping[str, float]) -> pa.Table:
+    """Records as a table, with what they cost (seconds by part) in its metadata."""
+    import pyarrow as pa
+
+    table = pa.Table.from_pylist(list(rows), schema())
+    return table.replace_schema_metadata({b"costs": json.dumps(dict(costs)).encode()})
+
+
+def costs_of(table: pa.Table) -> dict[str, float]:
+    """Seconds by part that the making of these records took."""
+    found = (table.schema.metadata or {}).get(b"costs")
+    return {} if found is None else dict(json.loads(found))
+
+
+class Records:
+    """The records of one run, in memory or in a folder.
+
+    Use :func:`open_records`. ``done`` tells which examples have records, with the digest of their text.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.tables: list[pa.Table] = []
+        self.done: dict[int, str] = {}
+
+    def add(self, table: pa.Table) -> None:
+        """Keep the records of some examples; in a folder, as one part that is whole or not there."""
+        examples = table.column("example").to_pylist()
+        if self.folder is not None:
+            _write_part(self.folder / "parts" / f"{min(examples):09d}.parquet", table)
+        self._note(table)
+
+    def _note(self, table: pa.Table) -> None:
+        self.tables.append(table)
+        self.done.update(zip(table.column("example").to_pylist(), table.column("digest").to_pylist(), strict=True))
+
+    def table(self) -> pa.Table:
+        """All records, by example."""
+        import pyarrow as pa
+
+        tables = self.tables or [schema().empty_table()]
+        return pa.concat_tables([t.replace_schema_metadata(None) for t in tables]).sort_by("example")
+
+    def costs(self) -> dict[str, float]:
+        """Seconds by part, over all runs that wrote here."""
+        total: dict[str, float] = {}
+        for table in self.tables:
+            for name, seconds in costs_of(table).items():
+                total[name] = total.get(name, 0.0) + seconds
+        return total
+
+
+@contextmanager
+def open_records(
+    folder: str | os.PathLike[str] | None, settings: Mapping[str, Any], resume: bool = False
+) -> Iterator[Records]:
+    """The records of a run with these settings: new ones, or with ``resume`` those that are there already."""
+    if folder is None:
+        yield Records(None)
+        return
+    path = Path(folder)
+    _prepare(path, settings, resume)
+    with _locked(path):
+        for stray in (path / "parts").glob("*.part"):
+            stray.unlink()
+        records = Records(path)
+        for table in read_parts(path):
+            records._note(table)
+        yield records
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings of the run in ``folder``."""
+    try:
+        found = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileError(f"{folder} has no settings.json: attnflow compare did not write it.") from None
+    except json.JSONDecodeError:
+        raise FileError(f"{folder / 'settings.json'} is not JSON: damaged.") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise FileError(f"{folder / 'settings.json'} is not of format {FORMAT}, which this attnflow writes.")
+    return dict(found["settings"])
+
+
+def read_parts(folder: Path) -> Iterator[pa.Table]:
+    """The parts in ``folder``, each with the records of whole examples."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for part in sorted((folder / "parts").glob("*.parquet")):
+        try:
+            table = pq.read_table(part, partitioning=None)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise FileError(
+                f"{part} is not a whole Parquet file ({reason}). Remove it, and its examples are done again:  rm {part}"
+            ) from None
+        if set(table.column_names) != set(COLUMNS):
+            raise FileError(f"{part} has columns {', '.join(table.column_names)}: attnflow compare did not write it.")
+        yield table
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two settings, one line each.
+
+    >>> differences({"k": 5, "methods": {"flow": {}}}, {"k": 5, "methods": {"raw": {}}})
+    ['methods.flow: {} then, nothing now', 'methods.raw: nothing then, {} now']
+    """
+    out = []
+    for key in sorted({*old, *new}):
+        was, now = old.get(key, _NOTHING), new.get(key, _NOTHING)
+        if isinstance(was, Mapping) and isinstance(now, Mapping) and (was or now):
+            out += [f"{key}.{line}" for line in differences(was, now)]
+        elif was != now:
+            out.append(f"{key}: {_shown(was)} then, {_shown(now)} now")
+    return out
+
+
+_NOTHING = object()
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is _NOTHING else json.dumps(value, ensure_ascii=False)
+
+
+def _prepare(path: Path, settings: Mapping[str, Any], resume: bool) -> None:
+    plain = json.loads(json.dumps(settings))
+    if (path / "settings.json").exists():
+        if not resume:
+            raise FileError(
+                f"{path} holds the records of a run already. Go on with it by resume=True (--resume), or give another "
+                "folder."
+            )
+        changed = differences(read_settings(path), plain)
+        if changed:
+            lines = "\n  ".join(changed)
+            raise FileError(
+                f"{path} holds records of other settings, which cannot be mixed with these. What differs:\n  {lines}\n"
+                "Use the same settings, or give another folder."
+            )
+        return
+    if path.exists() and any(path.iterdir()) and not _only_ours(path):
+        raise FileError(f"{path} is not empty and holds no run of attnflow compare: give a new folder.")
+    (path / "parts").mkdir(parents=True, exist_ok=True)
+    head = json.dumps({"format": FORMAT, "settings": plain}, indent=1, ensure_ascii=False)
+    files.write_bytes(path / "settings.json", head.encode(), overwrite=False)
+
+
+def _only_ours(path: Path) -> bool:
+    """True for what a run leaves that was killed before it could write its settings."""
+    left: Iterable[Path] = path.iterdir()
+    return all(p.name in ("parts", "lock") or p.name.startswith("settings.json") for p in left)
+
+
+def _write_part(path: Path, table: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
+    draft = path.with_suffix(".part")
+    with open(draft, "wb") as file:
+        pq.write_table(table, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One run at a time in a folder. The lock is the system's, so a killed run leaves none behind."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock
+        yield
+        return
+    with open(path / "lock", "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FileError(f"Another run is writing to {path}. Wait for it, or give another folder.") from None
+        yield
