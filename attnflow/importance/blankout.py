@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnflow.errors import SelectionError
 from attnflow.importance.embedding import IDS, find, repeated, run
-from attnflow.importance.example import Example, examples
+from attnflow.importance.example import Example, examples, ready
 from attnflow.importance.target import SCORES, Goal, Target
 from attnflow.relevance import Relevance
 from attnflow.words import Grouping, group_words
@@ -99,15 +99,15 @@ def blankout(
     ((1, 4), 0)
     """
     _check(score, unit, batch_size)
-    found, single = examples(model, tokenizer, text, **options)
-    for example in found:
-        settle_blank(example, blank)
+    chosen: dict[str, Any] = {"blank": blank, "score": score, "unit": unit, "signed": signed}
     results = []
-    for example in found:
-        goal, outputs = example.goal(target, position, score if score in SCORES else None)
-        results.append(
-            attribute(example, goal, outputs, blank=blank, score=score, unit=unit, signed=signed, batch_size=batch_size)
-        )
+    with ready(model) as module:
+        found, single = examples(module, tokenizer, text, **options)
+        for example in found:
+            settle_blank(example, blank)
+        for example in found:
+            goal, outputs = example.goal(target, position, score if score in SCORES else None)
+            results.append(attribute(example, goal, outputs, batch_size=batch_size, **chosen))
     return results[0] if single else results
 
 
@@ -130,7 +130,7 @@ def attribute(
     chosen = score or ("cosine" if goal.kind == "vector" and goal.index is None else goal.score)
     groups = _groups(example, unit)
     effect = _effect(goal, outputs, chosen)
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         if example.patches is not None:
             scores = _pixels(example, goal, effect, blank, batch_size)
         elif blank == "delete":

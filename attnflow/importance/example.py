@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from attnflow.capture import state
 from attnflow.errors import InputError, SelectionError
 from attnflow.importance.embedding import run
 from attnflow.importance.target import Goal, Target, settle
@@ -119,14 +120,10 @@ class Example:
 _NAMED = ("mask", "unk", "pad", "eos")
 
 
-def examples(model: Any, tokenizer: Any, text: Any, **options: Any) -> tuple[list[Example], bool]:
+def examples(model: nn.Module, tokenizer: Any, text: Any, **options: Any) -> tuple[list[Example], bool]:
     """(every example of ``text``, whether one was meant)."""
     from attnflow.inputs import encode
 
-    if not isinstance(model, nn.Module):
-        kind = type(model).__name__
-        raise InputError(f"model is a {kind}, and a torch model is needed:  gradient(model, tokenizer, text)")
-    refuse_training(model)
     with torch.inference_mode(False):
         inputs = encode(model, tokenizer, text, **options)
         return [_example(model, tokenizer, inputs, i) for i in range(len(inputs))], inputs.single
@@ -187,13 +184,12 @@ def _name(model: Any) -> str:
     return str(getattr(model, "name_or_path", "") or type(model).__name__)
 
 
-def refuse_training(model: nn.Module) -> None:
-    """Refuse a model whose dropout is on: each of its forward passes gives another answer."""
-    if model.training:
-        raise InputError(
-            f"{type(model).__name__} is in training mode, so dropout makes every forward pass different. "
-            "Switch it off:  model.eval()"
-        )
+@contextmanager
+def ready(model: Any) -> Iterator[nn.Module]:
+    """The model itself, with dropout off and no compiled calls, which hooks do not reach; put back afterwards."""
+    module = state.unwrap(model)
+    with state.lock_of(module), state._evaluating(module), state._uncompiled(module):
+        yield module
 
 
 @contextmanager

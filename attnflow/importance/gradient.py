@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnflow.errors import SelectionError
 from attnflow.importance.embedding import IDS, Embedder, find, run
-from attnflow.importance.example import Example, differentiable, examples, fixed_seed
+from attnflow.importance.example import Example, differentiable, examples, fixed_seed, ready
 from attnflow.importance.target import Goal, Target, runner_up
 from attnflow.relevance import Relevance
 
@@ -90,13 +90,14 @@ def gradient(
     ((1, 4), 'saliency', 'logit')
     """
     _check(method, reduce, steps, batch_size)
-    found, single = examples(model, tokenizer, text, **options)
     chosen: dict[str, Any] = {"method": method, "reduce": reduce, "baseline": baseline, "steps": steps}
     wanted = "prob" if reduce == "paper" and score is None else score
     results = []
-    for example in found:
-        goal, outputs = example.goal(target, position, wanted or "logit")
-        results.append(attribute(example, goal, outputs, batch_size=batch_size, route=route, seed=seed, **chosen))
+    with ready(model) as module:
+        found, single = examples(module, tokenizer, text, **options)
+        for example in found:
+            goal, outputs = example.goal(target, position, wanted or "logit")
+            results.append(attribute(example, goal, outputs, batch_size=batch_size, route=route, seed=seed, **chosen))
     return results[0] if single else results
 
 
