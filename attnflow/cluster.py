@@ -71,14 +71,13 @@ def _tables(ray: Any, rows: list[Row], given: dict[str, Any], workers: int) -> I
 
     items = [{"row": pickle.dumps(row)} for row in rows]
     data = ray.data.from_items(items, override_num_blocks=math.ceil(len(items) / TASK))
+    # Ray Data's actors restart, and their tasks are tried again, without limit unless told otherwise.
     made = data.map_batches(
         Actor,
         fn_constructor_kwargs=given,
         batch_size=TASK,
         compute=ray.data.ActorPoolStrategy(size=workers),
         num_cpus=1,
-        max_restarts=-1,
-        max_task_retries=-1,
     )
     try:
         for found in made.iter_rows():

@@ -108,8 +108,7 @@ def correlate(
         keep &= ~_special(scores, reference)
     rows, ref = rows[:, keep], ref[keep]
     values = coefficients(rows, ref, method, k)
-    ties = np.array([tie_share(row) for row in rows])
-    return Correlation(values, layers, method, int(keep.sum()), ties, tie_share(ref))
+    return Correlation(values, layers, method, int(keep.sum()), tie_shares(rows), tie_share(ref))
 
 
 def coefficients(rows: Vector, reference: Vector, method: str = "spearman", k: int = 5) -> Vector:
@@ -120,7 +119,7 @@ def coefficients(rows: Vector, reference: Vector, method: str = "spearman", k: i
     """
     compute = _find(method)
     if method in _TIES_COUNT:
-        dull = np.array([is_constant(row) for row in rows]) | is_constant(reference)
+        dull = constant_rows(rows) | is_constant(reference)
     else:
         dull = np.full(len(rows), rows.shape[1] < 2)
     out = np.full(len(rows), np.nan)
@@ -135,16 +134,31 @@ def tie_share(scores: Vector) -> float:
     >>> round(tie_share(np.array([1.0, 1.0, 2.0])), 3)
     0.333
     """
-    n = len(scores)
+    return float(tie_shares(scores[None])[0])
+
+
+def tie_shares(rows: Vector) -> Vector:
+    """``[rows, positions]`` → ``[rows]``: the share of pairs of positions with equal scores."""
+    from scipy.stats import rankdata
+
+    n = rows.shape[1]
     if n < 2:
-        return 0.0
-    _, counts = np.unique(scores, return_counts=True)
-    return float((counts * (counts - 1)).sum() / (n * (n - 1)))
+        return np.zeros(len(rows))
+    # A score that c positions share has lowest and highest ranks c − 1 apart at each of them: c(c − 1) in all.
+    spread = rankdata(rows, "max", axis=1) - rankdata(rows, "min", axis=1)
+    return np.asarray(spread.sum(1) / (n * (n - 1)), np.float64)
 
 
 def is_constant(scores: Vector) -> bool:
     """True if the scores rank nothing: fewer than two, or equal up to rounding."""
-    return len(scores) < 2 or bool(np.ptp(scores) <= _ROUNDING * np.abs(scores).max())
+    return bool(constant_rows(scores[None])[0])
+
+
+def constant_rows(rows: Vector) -> npt.NDArray[np.bool_]:
+    """``[rows, positions]`` → ``[rows]``: which of them rank nothing."""
+    if rows.shape[1] < 2:
+        return np.ones(len(rows), bool)
+    return np.asarray(np.ptp(rows, axis=1) <= _ROUNDING * np.abs(rows).max(axis=1))
 
 
 def _find(method: str) -> Callable[[Vector, Vector, int], Any]:
@@ -169,7 +183,9 @@ def _pearson(rows: Vector, ref: Vector, k: int) -> Any:
 def _kendall(rows: Vector, ref: Vector, k: int) -> Any:
     from scipy.stats import kendalltau
 
-    return [_quietly(kendalltau, row, ref, method="asymptotic") for row in rows]
+    # Only its p-value, which is not used, depends on this; the quick way divides by n − 2.
+    way = "asymptotic" if len(ref) > 2 else "auto"
+    return [_quietly(kendalltau, row, ref, method=way) for row in rows]
 
 
 def _weighted_kendall(rows: Vector, ref: Vector, k: int) -> Any:

@@ -20,6 +20,8 @@ _READERS = {
     ".parquet": ("parquet", {}),
     ".txt": ("text", {}),
 }
+# A dict with one of these is what a model is called with, not a row with columns.
+_ENCODED = {"input_ids", "pixel_values"}
 _TEXT = ("text", "sentence", "sentences", "content", "review")
 
 
@@ -136,7 +138,7 @@ def _columns(dataset: Any) -> list[str] | None:
         return list(named)
     if isinstance(dataset, list | tuple):
         first = dataset[0]
-        return list(first) if isinstance(first, Mapping) and "input_ids" not in first else None
+        return list(first) if isinstance(first, Mapping) and not _ENCODED & set(first) else None
     if hasattr(dataset, "features"):  # a stream that does not know its columns before it is read
         first = next(iter(dataset), {})
         return list(first)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.correlate import coefficients, tie_share
+from attnflow.correlate import coefficients, tie_share, tie_shares
 from attnflow.data import Row
 from attnflow.errors import AttnFlowError, SelectionError, ShapeError
 from attnflow.importance.example import Example, examples, ready
@@ -144,14 +144,14 @@ class Worker:
             for reference, ref in references.items():
                 keep = np.isfinite(ref) & np.isfinite(stacked).all(0) & (plain | special)
                 rows, one = stacked[:, keep], ref[keep]
-                ties = [tie_share(row) for row in rows]
+                ties = tie_shares(rows)
                 shared = {"reference": reference, "special": special, "n": int(keep.sum()),
                           "reference_ties": tie_share(one)}  # fmt: skip
                 for kind in self.plan.correlations:
                     values = coefficients(rows, one, kind, self.plan.k)
                     for (method, layer), value, tied in zip(names, values, ties, strict=True):
                         yield {**shared, "method": method, "layer": layer, "correlation": kind,
-                               "value": float(value), "ties": tied}  # fmt: skip
+                               "value": float(value), "ties": float(tied)}  # fmt: skip
 
 
 def _scored(goal: Goal, score: str | None, reduce: str | None) -> Goal:

@@ -1,0 +1,90 @@
+"""The same records from a real local cluster of two workers, also when one of them is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from attnflow.compare import compare
+from attnflow.errors import AttnFlowError, InputError
+from tests.importance.tiny import tiny, tokenizer
+
+TEXTS = ["the key to the cabinets is on the table", "the author talked about the book", "a dull film", "sara was great"]
+KEYS = ["example", "method", "reference", "special", "layer"]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray = pytest.importorskip("ray")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Two actors on two processors would leave none to Ray Data for reading.
+    ray.init(num_cpus=4, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+def ordered(result):
+    return result.records.sort_values(KEYS).reset_index(drop=True)
+
+
+@pytest.mark.slow
+def test_records_equal_local_ones_with_a_worker_killed(cluster, tmp_path):
+    folder = str(tmp_path / "workers")
+    os.makedirs(folder)
+
+    def slow_first_half(model, tokenizer, inputs):
+        """Tells the test which processes work, and takes its time so that one is killed in the middle."""
+        open(os.path.join(folder, str(os.getpid())), "w").close()
+        time.sleep(0.1)
+        return np.arange(inputs["input_ids"].shape[1])
+
+    texts = [f"{TEXTS[i % 4]} {' the' * (i % 3)}" for i in range(64)]
+    options = {"methods": ("raw", "rollout"), "references": {"gradient": {}, "spy": slow_first_half}}
+    killed = []
+
+    def kill_one():
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            if (working := [p for p in os.listdir(folder) if int(p) != os.getpid()]) and len(working) == 2:
+                time.sleep(0.5)
+                os.kill(int(working[0]), signal.SIGKILL)
+                killed.append(working[0])
+                return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    spread = compare(tiny("bert"), tokenizer(), texts, engine="ray", workers=2, out=tmp_path / "run", **options)
+    killer.join()
+    assert killed and len(os.listdir(folder)) >= 3, "a third process took over from the one that was killed"
+    local = compare(tiny("bert"), tokenizer(), texts, **options)
+    a, b = ordered(local), ordered(spread)
+    assert not b.duplicated(KEYS).any() and a.drop(columns="value").equals(b.drop(columns="value"))
+    np.testing.assert_allclose(a["value"], b["value"], atol=1e-6)
+    assert set(spread.costs) == set(local.costs)
+    again = compare(tiny("bert"), tokenizer(), texts, out=tmp_path / "run", resume=True, **options)
+    assert ordered(again).equals(b), "a run begun on a cluster goes on without one"
+
+
+@pytest.mark.slow
+def test_an_error_on_a_worker_is_the_users_error(cluster):
+    with pytest.raises(AttnFlowError, match="Example 1: The text has 62 tokens"):
+        compare(tiny("bert"), tokenizer(), [TEXTS[0], "the " * 60], methods="raw", engine="ray", workers=1)
+
+
+@pytest.mark.slow
+def test_too_many_workers_would_starve_the_reader(cluster):
+    with pytest.raises(InputError, match="4 workers need one processor each.*the cluster has 4. Use workers=3"):
+        compare(tiny("bert"), tokenizer(), TEXTS, engine="ray", workers=4)
+
+
+def test_without_ray_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'attnflow\[ray\]'"):
+        compare(tiny("bert"), tokenizer(), TEXTS, engine="ray")
