@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from attnflow import errors
 from attnflow.data import Row
-from attnflow.errors import AttnFlowError, InputError
+from attnflow.errors import InputError
 from attnflow.plan import Plan
 from attnflow.records import Records, to_table
 
@@ -79,22 +80,12 @@ def _tables(ray: Any, rows: list[Row], given: dict[str, Any], workers: int) -> I
         compute=ray.data.ActorPoolStrategy(size=workers),
         num_cpus=1,
     )
-    try:
-        for found in made.iter_rows():
+    for found in made.iter_rows():
+        if found["table"]:
             yield pa.ipc.open_stream(found["table"]).read_all()
-    except ray.exceptions.RayError as error:
-        raise _cause(error) from error
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The worker's own error, which Ray wraps."""
-    found: BaseException | None = error
-    while found is not None:
-        inner = getattr(found, "cause", None)
-        if isinstance(inner, AttnFlowError):
-            return AttnFlowError(str(inner))
-        found = inner if isinstance(inner, BaseException) else found.__cause__
-    return error
+        if found["error"]:
+            kind, _, message = found["error"].partition(" ")
+            raise getattr(errors, kind)(message)
 
 
 class Actor:
@@ -107,16 +98,29 @@ class Actor:
 
         self.worker = Worker(model if isinstance(model, str) else ray.get(model), tokenizer, plan)
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
-        """Rows in, one table of whole examples out, as bytes: so its metadata survive."""
-        import pyarrow as pa
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """Rows in, one table of whole examples out, as bytes: so its metadata survive.
 
-        made = [record for row in batch["row"] for record in self.worker.records(pickle.loads(row))]
-        sink = pa.BufferOutputStream()
-        table = to_table(made, self.worker.take_costs())
-        with pa.ipc.new_stream(sink, table.schema) as stream:
-            stream.write_table(table)
-        return {"table": [sink.getvalue().to_pybytes()]}
+        An error of the user's making is sent as text beside what was made before it: as an exception it
+        would arrive wrapped beyond recognition.
+        """
+        made: list[dict[str, Any]] = []
+        failure = ""
+        try:
+            for row in batch["row"]:
+                made += self.worker.records(pickle.loads(row))
+        except errors.AttnFlowError as error:
+            failure = f"{type(error).__name__} {error}"
+        return {"table": [_to_bytes(to_table(made, self.worker.take_costs())) if made else b""], "error": [failure]}
+
+
+def _to_bytes(table: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 @contextmanager

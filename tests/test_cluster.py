@@ -21,10 +21,12 @@ KEYS = ["example", "method", "reference", "special", "layer"]
 
 @pytest.fixture(scope="module")
 def cluster():
+    # The name says another system; what it does, read when ray is imported, is to keep a local cluster on 127.0.0.1.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray = pytest.importorskip("ray")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Two actors on two processors would leave none to Ray Data for reading.
     ray.init(num_cpus=4, include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False)
+    assert ray.nodes()[0]["NodeManagerAddress"] == "127.0.0.1"
     yield ray
     ray.shutdown()
 
