@@ -1,4 +1,4 @@
-"""The command line: ``attnflow explain | models | demo``."""
+"""The command line: ``attnflow explain | compare | models | demo``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from attnflow.compare_command import compare_command
 from attnflow.errors import AttnFlowError
 
 app = typer.Typer(
@@ -21,6 +22,9 @@ app = typer.Typer(
 )
 METHODS = ("raw", "rollout", "flow")
 SUFFIXES = (".html", ".png", ".pdf", ".svg", ".csv", ".json", ".safetensors")
+
+
+app.command(name="compare")(compare_command)
 
 
 def _version(value: bool) -> None:
