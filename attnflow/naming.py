@@ -39,7 +39,8 @@ def name_ids(tokenizer: Any, ids: Sequence[int], encoded: Any, row: int, positio
     plain = plain_tokenizer(tokenizer)
     if plain is None:
         return Tokens.numbered(len(ids)), ""
-    added = set(plain.all_special_ids)
+    # A mask and an unknown word stand in the text itself; the tokenizer did not add them.
+    added = set(plain.all_special_ids) - {plain.mask_token_id, plain.unk_token_id}
     special = [i in added for i in ids]
     encoding = _encoding(encoded, row)
     if encoding is not None and len(encoding.ids) > max(positions):
