@@ -97,17 +97,21 @@ def attention(
     size = block_rows(query, key, block)
     kept = reduction.buffer(batch, heads, rows, keys, query.device) if reduction is not None else None
     out = query.new_empty(batch, rows, heads, value.shape[-1])
-    transposed = key.transpose(2, 3)
+    transposed = key.reshape(batch * groups, keys, width).transpose(1, 2)
+    values = value.reshape(batch * groups, keys, value.shape[-1])
+    none = query.new_empty(1, 1, 1)
     for start, stop, first, last in _plan(mask, rows, keys, size, plans):
         n = stop - start
-        part = query[:, :, start:stop].reshape(batch, groups, share * n, width) * scale
-        scores = torch.matmul(part, transposed[..., first:last]).view(batch, heads, n, last - first)
+        part = query[:, :, start:stop].reshape(batch * groups, share * n, width)
+        # The scale is applied to the product, as the model's own function does, so that both round alike.
+        scores = torch.baddbmm(none, part, transposed[..., first:last], beta=0, alpha=scale)
+        scores = scores.view(batch, heads, n, last - first)
         if mask is not None:
             scores += mask[:, :, start:stop, first:last] if mask.shape[2] > 1 else mask[..., first:last]
         torch.softmax(scores, -1, out=scores)
         if kept is not None and reduction is not None:
             reduction.put(kept, scores, start, first)
-        mixed = torch.matmul(scores.view(batch, groups, share * n, last - first), value[:, :, first:last])
+        mixed = torch.bmm(scores.view(batch * groups, share * n, last - first), values[:, first:last])
         out[:, start:stop] = mixed.view(batch, heads, n, -1).transpose(1, 2)
     return out, kept
 
