@@ -63,6 +63,10 @@ class Step:
         out[..., columns] += (above[..., rows] * mass[0]) @ weights
         return out
 
+    def residual(self) -> F64:
+        """``[q]``: what each row hands down to its own node by the residual connection alone."""
+        return self._parts()[0][1]
+
     def _slices(self) -> tuple[slice, slice]:
         q, k = self.weights.shape
         return slice(self.row, self.row + q), slice(self.column, self.column + k)

@@ -142,8 +142,11 @@ class Grouping:
         return out
 
     def sum_keys(self, scores: Array) -> Array:
-        """``[..., positions]`` → ``[..., groups]``: what a word gives is the sum of what its pieces give."""
-        return np.asarray(scores @ self.matrix.T)
+        """``[..., positions]`` → ``[..., groups]``: what a word gives is the sum of what its pieces give.
+
+        A missing score (NaN) is missing in its own word only.
+        """
+        return np.asarray(np.add.reduceat(scores, [positions[0] for positions in self.members], axis=-1))
 
     def mean_queries(self, scores: Array) -> Array:
         """``[..., positions, keys]`` → ``[..., groups, keys]``: a word asks as its pieces do on average."""
