@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from attnflow.words import Tokens, group_words
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from attnflow.attention import Attention
 
 Array = npt.NDArray[Any]
 Layer = int | str
@@ -38,6 +40,7 @@ class Relevance:
         settings: everything that was chosen, also what was chosen for the user.
         model: name or class of the model.
         queries: names of the output positions (the rows), where they are not the tokens.
+        attention: what the scores were computed from, for the graph on the page; :meth:`save` leaves it out.
 
     >>> import numpy as np
     >>> r = Relevance(np.array([[[0.5, 0.5], [0.2, 0.8]]]), Tokens(["the", "key"]), (0,), "raw")
@@ -54,6 +57,7 @@ class Relevance:
     settings: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     queries: Tokens | None = None
+    attention: Attention | None = None
 
     def __post_init__(self) -> None:
         scores = np.asarray(self.scores)
@@ -204,19 +208,30 @@ class Relevance:
 
         return plot(self, ax=ax, **options)
 
-    def to_html(self, path: str | os.PathLike[str] | None = None, overwrite: bool = False) -> str:
-        """One self-contained page; also written to ``path`` where one is given."""
-        from attnflow.views.html import page
+    def to_html(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        overwrite: bool = False,
+        others: Sequence[Relevance] = (),
+        **options: Any,
+    ) -> str:
+        """One self-contained page; also written to ``path`` where one is given.
 
-        text = page([self])
+        It shows the graph of attention flow where the result knows the attention that it came from (all but loaded
+        ones do), else the scores alone. ``others`` are results on the same input to show beside it, for instance
+        gradients; ``options`` go to :func:`attnflow.picture.picture`: ``image=…`` for a vision model.
+        """
+        from attnflow.views.html import document
+
+        text = document([self, *others], **options)
         if path is not None:
             files.write_bytes(Path(path), text.encode(), overwrite)
         return text
 
     def _repr_html_(self) -> str:
-        from attnflow.views.html import frame
+        from attnflow.views.html import preview
 
-        return frame([self])
+        return preview([self])
 
 
 def _share(scores: Array, columns: npt.NDArray[np.bool_]) -> float:

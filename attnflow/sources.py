@@ -40,7 +40,8 @@ def each(
     found, single = attentions(source, tokenizer, text, heads=heads, sinks=sinks, tokens=tokens, **options)
     if block is not None:
         found = [a.block(block) for a in found]
-    results = [method(_reduced(a, heads)) for a in found]
+    ready = [_reduced(a, heads) for a in found]
+    results = [replace(method(a), attention=a) for a in ready]
     return results[0] if single else results
 
 

@@ -1,20 +1,26 @@
-"""A table in the terminal: tokens × methods, with bars where somebody is looking."""
+"""Tables in the terminal: tokens × methods, with bars where somebody is looking."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from attnflow.errors import ShapeError
 from attnflow.relevance import Relevance
 from attnflow.views.names import show
+from attnflow.views.tints import blend, weights
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
+_LONGEST = 24
+# Cells of a column with one score, and of the borders and the number of the token.
+_SCORE, _FRAME = 9, 8
 
 
 def bar(share: float, width: int) -> str:
@@ -27,11 +33,49 @@ def bar(share: float, width: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def table(results: Sequence[Relevance], console: Console) -> Table:
+def tables(results: Sequence[Relevance], console: Console) -> list[Table]:
+    """One table, or on a narrow screen several below one another, so that no score is cut off."""
+    check_one_position(results)
+    widest = max(cell_len(show(t)) for t in results[0].tokens)
+    token = max(5, min(widest, _LONGEST, console.width - _FRAME - _SCORE))
+    each = max(1, (console.width - _FRAME - token) // _SCORE)
+    return [table(results[i : i + each], console, token) for i in range(0, len(results), each)]
+
+
+def table(results: Sequence[Relevance], console: Console, token_width: int = _LONGEST) -> Table:
     """One row a token, one column a method: the scores at the last layer that each result holds.
 
     Bars are drawn on a terminal only; in a pipe there are plain numbers.
     """
+    check_one_position(results)
+    out = Table(title=escape(_title(results[0])), title_justify="left")
+    out.add_column("", justify="right", style="dim", no_wrap=True)
+    out.add_column("token", no_wrap=True, max_width=token_width)
+    for r in results:
+        out.add_column(r.method, justify="left", no_wrap=True)
+    width = _bar_width(console, len(results), token_width)
+    parts = [weights(r.scores[-1]) for r in results]
+    for j, token in enumerate(results[0].tokens):
+        style = "dim" if results[0].tokens.special[j] else ""
+        cells = [_cell(float(r.scores[-1, j]), p[j], width) for r, p in zip(results, parts, strict=True)]
+        out.add_row(str(j), Text(show(token), style=style), *cells)
+    return out
+
+
+def highlight(r: Relevance) -> Text:
+    """The words of a result for one position, tinted by their scores at the last layer; for a terminal with colours."""
+    words = r if r.settings.get("words") else r.words()
+    out = Text()
+    for token, weight in zip(words.tokens, weights(words.scores[-1]), strict=True):
+        red, green, blue = blend(weight)
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
+        style = Style(color="white" if dark else "black", bgcolor=f"rgb({red},{green},{blue})")
+        out.append(f" {show(token)} ", style=style)
+    return out.append(f"  ({r.method})", style="dim")
+
+
+def check_one_position(results: Sequence[Relevance]) -> None:
+    """Refuse what does not fit into one table."""
     for r in results:
         if r.scores.ndim != 2:
             raise ShapeError(
@@ -39,30 +83,23 @@ def table(results: Sequence[Relevance], console: Console) -> Table:
             )
         if r.tokens != results[0].tokens:
             raise ShapeError(f"{results[0].method} and {r.method} have different tokens: one table cannot hold both.")
-    out = Table(title=escape(_title(results[0])), title_justify="left")
-    out.add_column("", justify="right", style="dim")
-    out.add_column("token", no_wrap=True)
-    for r in results:
-        out.add_column(r.method, justify="left", no_wrap=True)
-    width = _bar_width(console, len(results))
-    highest = [max(float(np.abs(r.scores[-1]).max()), 1e-300) for r in results]
-    for j, token in enumerate(results[0].tokens):
-        style = "dim" if results[0].tokens.special[j] else ""
-        cells = []
-        for r, most in zip(results, highest, strict=True):
-            score = float(r.scores[-1, j])
-            cells.append(Text(f"{score:.3f} " + bar(abs(score) / most, width) if width else f"{score:.3f}"))
-        out.add_row(str(j), Text(show(token), style=style), *cells)
-    return out
 
 
-def _bar_width(console: Console, methods: int) -> int:
+def _cell(score: float, part: float, width: int) -> Text:
+    if np.isnan(score):
+        return Text("–")
+    return Text(f"{score:.3f} {bar(abs(part), width)}" if width else f"{score:.3f}")
+
+
+def _bar_width(console: Console, methods: int, token: int) -> int:
     if not console.is_terminal:
         return 0
-    return max(0, min(16, (console.width - 24) // max(methods, 1) - 10))
+    return max(0, min(16, (console.width - _FRAME - token) // max(methods, 1) - _SCORE - 1))
 
 
 def _title(r: Relevance) -> str:
+    if r.layers == ("input",):
+        return f"{r.model or 'given scores'} · what it predicts"
     place = f"position {r.settings.get('position', '?')}"
     if "position_token" in r.settings:
         place += f" {show(str(r.settings['position_token']))}"

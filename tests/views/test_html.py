@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pytest
 
-from attnflow import Relevance
-from attnflow.views.html import frame, page
+from attnflow import Attention, Relevance, flow, raw, rollout
+from attnflow.errors import ShapeError
+from attnflow.picture import picture
+from attnflow.picture.flows import EDGES
+from attnflow.views.html import flow_page, frame, highlight, page
 from attnflow.words import Tokens
+from tests.conftest import random_attention
 
 HOSTILE = Tokens(["<script>alert(1)</script>", '"onload="x', "\u202eabc", "&amp;"])
 ONE = Relevance(
@@ -61,4 +69,73 @@ def test_a_notebook_gets_a_frame_of_its_own():
     ((tag, attributes),) = tags.seen
     assert tag == "iframe"
     assert attributes["srcdoc"] == page([ONE])
-    assert frame([ONE]).count("<iframe") == 1
+    assert frame(page([ONE])).count("<iframe") == 1
+
+
+def test_signed_and_missing_scores_are_told_apart():
+    r = Relevance(np.array([[-0.4, 0.2, np.nan, 0.1]]), HOSTILE, ("input",), "gradient", {"position": 0})
+    text = page([r])
+    assert '<mark class="minus" style="--w:1.000"' in text
+    assert '<td class="heat minus"' in text
+    assert "<td>–</td>" in text
+
+
+def test_a_result_shows_the_graph_of_its_attention_and_a_loaded_one_its_scores(tmp_path):
+    f = flow(random_attention(0, 2, 3), tokens=["a", "b", "c"], position=1)
+    assert 'id="graph"' in f.to_html()
+    assert 'id="graph"' in parsed(f._repr_html_()).seen[0][1]["srcdoc"]
+    f.save(tmp_path / "f.safetensors")
+    assert 'id="graph"' not in Relevance.load(tmp_path / "f.safetensors").to_html()
+
+
+def test_words_and_dropped_tokens_set_the_switches_of_the_page():
+    tokens = Tokens(["[CLS]", "cab", "##s"], [True, False, False], [None, 0, 0])
+    r = rollout(random_attention(0, 2, 3), tokens=tokens, position=0)
+    for shaped, words, special in ((r, False, True), (r.words(), True, True), (r.words().drop_special(), True, False)):
+        assert data_of(shaped.to_html())["start"] == {"words": words, "special": special}
+
+
+def test_results_that_cannot_go_together():
+    f = flow(random_attention(0, 2, 3), tokens=["a", "b", "c"], position=1)
+    other = Relevance(np.ones((1, 2)), Tokens(["x", "y"]), ("input",), "gradient")
+    with pytest.raises(ShapeError, match="gradient scores 2 inputs .x y .*, the attention has 3"):
+        f.to_html(others=[other])
+
+
+def test_large_attention_is_previewed_without_flows():
+    r = raw(random_attention(0, 12, 80), position=0)
+    assert 'id="graph"' not in parsed(r._repr_html_()).seen[0][1]["srcdoc"]
+
+
+def test_a_fragment_of_tinted_words_can_be_pasted():
+    text = highlight(ONE)
+    tags = parsed(text)
+    assert {tag for tag, _ in tags.seen} == {"p", "span", "bdi"}
+    assert tags.text.split(" ")[0] == HOSTILE[0]
+    assert "rgba(0,114,178,0.600)" in text
+
+
+def data_of(text: str) -> dict:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_only_the_script_of_the_page_may_run():
+    text = flow(random_attention(0, 2, 3), position=1).to_html()
+    script = re.search(r"<script>(.*)</script>", text, re.S)
+    assert script is not None
+    seal = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{seal}'" in text
+    assert "default-src 'none'" in text
+
+
+@pytest.mark.slow
+def test_128_tokens_and_12_layers_fit_into_two_megabytes():
+    names = [f"token{i}" for i in range(128)]
+    attention = Attention.of(random_attention(0, 12, 128), tokens=names)
+    # All that the defaults would keep, without waiting for as many flows.
+    p = picture(attention, pairs=3)
+    size = len(flow_page(p)) + 4 / 3 * 4 * EDGES
+    assert size < 2e6
+    assert f"{len(p.targets):,} of 1,536 outputs" in flow_page(p)

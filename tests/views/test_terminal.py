@@ -4,11 +4,12 @@ import io
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from attnflow import Relevance, raw
 from attnflow.errors import ShapeError
-from attnflow.views.terminal import bar, footer, table
+from attnflow.views.terminal import bar, footer, highlight, tables
 from attnflow.words import Tokens
 
 TOKENS = Tokens(["[CLS]", "[red]the", "鍵🔑"], special=[True, False, False])
@@ -20,7 +21,8 @@ SIGNED = Relevance(np.array([[-0.4, 0.2, 0.1]]), TOKENS, ("input",), "gradient")
 
 def printed(results, width=100, terminal=True) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None)
-    console.print(table(results, console))
+    for table in tables(results, console):
+        console.print(table)
     return console.file.getvalue()
 
 
@@ -46,10 +48,36 @@ def test_a_pipe_gets_numbers_only():
 
 
 @pytest.mark.parametrize("width", [30, 45, 60])
-def test_a_narrow_screen_keeps_each_token_on_one_line(width):
-    lines = printed([RAW, SIGNED], width=width).splitlines()
-    assert sum("0.2" in line for line in lines) == 2
-    assert all(len(line) <= width for line in lines)
+def test_a_narrow_screen_shows_every_score_in_full(width):
+    five = [RAW, SIGNED, RAW, SIGNED, RAW]
+    lines = printed(five, width=width).splitlines()
+    assert all(cell_len(line) <= width for line in lines)
+    for score, count in (("0.500", 3), ("-0.400", 2), ("0.300", 3), ("0.100", 2)):
+        assert "\n".join(lines).count(score) == count
+    assert "…" not in "\n".join(lines[2:])
+
+
+def test_wide_characters_and_long_tokens_keep_the_columns_straight():
+    wide = Relevance(np.array([[0.5, 0.3, 0.2]]), Tokens(["鍵" * 30, "🔑", "a"]), (0,), "raw", {"position": 0})
+    borders = {
+        tuple(i for i, c in enumerate(line) if c == "│") for line in _cells(printed([wide], width=60)) if "│" in line
+    }
+    assert len(borders) == 1
+
+
+def _cells(text: str) -> list[str]:
+    """Lines with every wide character written as two."""
+    return ["".join(c * max(1, cell_len(c)) for c in line) for line in text.splitlines()]
+
+
+def test_words_are_tinted_by_their_scores():
+    text = highlight(SIGNED)
+    assert text.plain == " [CLS]  [red]the  鍵🔑   (gradient)"
+    colours = [span.style.bgcolor.triplet for span in text.spans if getattr(span.style, "bgcolor", None)]
+    assert colours[0].red > colours[0].blue  # negative: vermilion
+    assert colours[1].blue > colours[1].red  # positive: blue
+    missing = Relevance(np.array([[np.nan, 1.0, 0.5]]), TOKENS, ("input",), "blankout")
+    assert "–" in printed([missing])
 
 
 def test_the_footer_says_what_the_numbers_do_not():

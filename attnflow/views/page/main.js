@@ -1,0 +1,264 @@
+/** Choices, keys and the words that go with the picture. */
+
+function redraw(focus = null) {
+  const { pair, run } = drawGraph();
+  drawCurves();
+  drawText();
+  drawMaps();
+  drawTable();
+  drawWords(pair, run);
+  syncControls(pair);
+  if (focus) byId("graph").querySelector(focus)?.focus({ preventScroll: false });
+}
+
+function chooseTarget(t, focus = false) {
+  S.target = t;
+  S.sink = bestInput(t);
+  hideTip();
+  redraw(focus ? "[role=gridcell][aria-selected=true]" : null);
+}
+
+function chooseInput(j, focus = false) {
+  S.sink = j;
+  hideTip();
+  redraw(focus ? "[role=option][aria-selected=true]" : null);
+}
+
+function drawWords(pair, run) {
+  const [layer, row] = D.targets[S.target];
+  const state = byId("state");
+  state.replaceChildren(`Output ${D.queries[row]} at layer ${D.layers[layer]} draws on input ${D.tokens[S.sink]}: flow `);
+  const value = pair ? pair.value : scoresOf(S.target, FLOW, PER_TOKEN)[S.sink];
+  state.append(make("strong", { id: "value" }, fixed(value)));
+  if (pair) {
+    const cut = pair.cuts[S.cut].length;
+    state.append(", minimum cut ", make("strong", { id: "cut-value" }, fixed(pair.value)));
+    state.append(` through ${cut} ${cut === 1 ? "edge" : "edges"}.`);
+  } else {
+    state.append(". The edges of this pair are not on this page.");
+  }
+  byId("share-out").textContent = pair ? `shows ${percent(run.share)} of flow, ${grouped(run.edges.length)} of ${grouped(pair.count)} edges` : "";
+  byId("badges").replaceChildren(...badges(pair));
+}
+
+function badges(pair) {
+  const out = [];
+  const add = (text, loud = false) => out.push(make("span", { class: `badge${loud ? " loud" : ""}` }, text));
+  if (pair?.bound === "input") add("saturated: the flow equals the input's capacity at the first layer, whatever the output", true);
+  if (pair?.bound === "output") add("saturated: all that the output can draw reaches this input", true);
+  if (pair?.bound === "between") add("the bottleneck lies between input and output");
+  if (pair && !pair.one) add("the bottleneck is not unique: two cuts have this value");
+  if (D.special.some(Boolean)) {
+    const shares = D.methods.map((m, i) => `${labelOf(m.name)} ${percent(D.shares[S.target][i])}`);
+    add(`special tokens${S.special ? "" : " (hidden)"} hold: ${shares.join(", ")}`);
+  }
+  return out;
+}
+
+function option(select, value, text) {
+  select.append(make("option", { value }, text));
+}
+
+/** Fill the lists anew: which outputs, inputs and levels there are depends on the choices. */
+function syncControls(pair) {
+  const [layer, row] = D.targets[S.target];
+  const [layers, positions, inputs] = ["layer", "position", "input"].map(byId);
+  for (const select of [layers, positions, inputs]) select.replaceChildren();
+  D.layers.forEach((number, l) => {
+    if (D.targets.some(([a]) => a === l)) option(layers, l, number);
+  });
+  D.queries.forEach((name, p) => {
+    if (targetAt.has(`${layer},${p}`)) option(positions, p, `${p}  ${name}`);
+  });
+  for (const j of shownColumns()) option(inputs, j, `${j}  ${D.tokens[j]}`);
+  layers.value = layer;
+  positions.value = row;
+  inputs.value = S.sink;
+  byId("cut-label").hidden = !pair || pair.one;
+}
+
+function fillLevels() {
+  const top = Math.max(...D.towers.map((tower) => tower.rise.at(-1)));
+  for (const id of ["low", "high"]) {
+    for (let rise = 0; rise <= top; rise++) {
+      option(byId(id), rise, rise && D.towers.length === 1 ? D.levels[rise - 1][1] : rise ? `level ${rise}` : "input");
+    }
+  }
+  byId("low").value = 0;
+  byId("high").value = top;
+}
+
+function on(id, type, act) {
+  byId(id).addEventListener(type, (event) => {
+    act(event.target);
+    redraw();
+  });
+}
+
+function connect() {
+  on("layer", "change", (e) => moveTo(Number(e.value), D.targets[S.target][1]));
+  on("position", "change", (e) => moveTo(D.targets[S.target][0], Number(e.value)));
+  on("input", "change", (e) => { S.sink = Number(e.value); });
+  on("share", "input", (e) => { S.share = e.value / 100; });
+  on("capacity", "change", (e) => { S.capacity = e.checked; });
+  on("cut", "change", (e) => { S.cut = Number(e.value); });
+  on("words", "change", (e) => { S.words = e.checked; });
+  on("method", "change", (e) => { S.method = Number(e.value); });
+  on("special", "change", (e) => {
+    S.special = e.checked;
+    if (!S.special && D.special[S.sink]) S.sink = bestInput(S.target);
+  });
+  on("low", "change", (e) => { S.low = Math.min(Number(e.value), S.high - 1); e.value = S.low; });
+  on("high", "change", (e) => { S.high = Math.max(Number(e.value), S.low + 1); e.value = S.high; });
+  byId("play").addEventListener("click", togglePlay);
+  byId("save").addEventListener("click", saveSvg);
+  byId("theme").addEventListener("click", switchTheme);
+  byId("controls").addEventListener("submit", (event) => event.preventDefault());
+  document.addEventListener("keydown", keys);
+  document.addEventListener("scroll", hideTip, true);
+  byId("graph").addEventListener("pointerleave", hideTip);
+  window.addEventListener("resize", () => redraw());
+}
+
+/** The target at (layer, position), or the nearest layer at which this position is one. */
+function moveTo(layer, row) {
+  let best = S.target;
+  let least = Infinity;
+  D.targets.forEach(([l, r], t) => {
+    const away = Math.abs(l - layer) * 1000 + Math.abs(r - row);
+    if (away < least) [best, least] = [t, away];
+  });
+  S.target = best;
+  S.sink = bestInput(best);
+}
+
+function keys(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.closest("select, input, textarea");
+  if (event.key === "l" && !typing) return togglePlay();
+  if (event.key === "s" && !typing) return saveSvg();
+  const inputs = event.target.closest("#inputs");
+  if (!inputs && !event.target.closest("#grid")) return;
+  const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] }[event.key];
+  if (!move) return;
+  event.preventDefault();
+  if (inputs || event.shiftKey) return moveInput(move[1], Boolean(inputs));
+  step(...move);
+}
+
+/** From one target to the next in a direction, over positions that are none. */
+function step(up, right) {
+  let [layer, row] = D.targets[S.target];
+  while (layer >= 0 && layer < D.layers.length && row >= 0 && row < D.queries.length) {
+    [layer, row] = [layer + up, row + right];
+    const t = targetAt.get(`${layer},${row}`);
+    if (t !== undefined && G.x.has(row + D.firstRow)) return chooseTarget(t, true);
+  }
+}
+
+function moveInput(by, focus) {
+  const shown = shownColumns();
+  const next = shown[shown.indexOf(S.sink) + by];
+  if (!by || next === undefined) return;
+  S.sink = next;
+  redraw(focus ? "[role=option][aria-selected=true]" : "[role=gridcell][aria-selected=true]");
+}
+
+/** Let the output climb from the lowest layer to the highest. */
+function togglePlay() {
+  const button = byId("play");
+  if (S.playing) {
+    clearInterval(S.playing);
+    S.playing = null;
+  } else {
+    const row = D.targets[S.target][1];
+    const steps = D.layers.map((_, l) => targetAt.get(`${l},${row}`)).filter((t) => t !== undefined);
+    chooseTarget(steps.shift());
+    S.playing = setInterval(() => (steps.length ? chooseTarget(steps.shift()) : togglePlay()), 900);
+  }
+  button.setAttribute("aria-pressed", Boolean(S.playing));
+}
+
+function switchTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+}
+
+const KEPT = ["stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "fill", "fill-opacity", "font", "paint-order"];
+
+/** The graph with its colours written into it, and a line that says what it shows. */
+function svgText() {
+  const live = byId("graph");
+  const copy = live.cloneNode(true);
+  const all = [...copy.querySelectorAll("*")];
+  [...live.querySelectorAll("*")].forEach((element, i) => {
+    const style = getComputedStyle(element);
+    for (const name of KEPT) all[i].style.setProperty(name, style.getPropertyValue(name));
+  });
+  copy.querySelector("#hits").remove();
+  const height = Number(live.getAttribute("height"));
+  const words = `${byId("state").textContent} ${byId("facts").textContent} attnflow ${D.version}`;
+  draw(copy, "text", { x: 8, y: height + 12, style: "font:10px sans-serif;fill:#777" }, words);
+  copy.setAttribute("height", height + 20);
+  copy.setAttribute("viewBox", `0 0 ${live.getAttribute("width")} ${height + 20}`);
+  copy.style.background = getComputedStyle(document.body).backgroundColor;
+  return new XMLSerializer().serializeToString(copy);
+}
+
+function saveSvg() {
+  const link = make("a", { download: "attnflow.svg" });
+  link.href = URL.createObjectURL(new Blob([svgText()], { type: "image/svg+xml" }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+function showTip(event, text) {
+  const tip = byId("tip");
+  tip.textContent = text;
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  tip.style.left = `${Math.min(event.clientX + 14, innerWidth - width - 6)}px`;
+  tip.style.top = `${event.clientY + 16 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 16}px`;
+}
+
+function hideTip() {
+  byId("tip").hidden = true;
+}
+
+/** Hovering over an input marks it everywhere; it never changes what is chosen. */
+function linkHover(element, columns, text) {
+  element.dataset.columns = ` ${columns.join(" ")} `;
+  const mark = (state) => {
+    for (const j of columns) {
+      for (const other of document.querySelectorAll(`[data-columns*=" ${j} "]`)) other.classList.toggle("hover", state);
+    }
+  };
+  element.addEventListener("pointerenter", () => mark(true));
+  element.addEventListener("pointerleave", () => { mark(false); hideTip(); });
+  if (text !== null) element.addEventListener("pointermove", (event) => showTip(event, text));
+}
+
+function start() {
+  byId("app").hidden = false;
+  byId("side").hidden = !D.curves.length;
+  S.sink = bestInput(0);
+  byId("words-label").hidden = !PER_WORD;
+  byId("special").closest("label").hidden = !D.special.some(Boolean);
+  byId("picture").hidden = !D.image;
+  byId("in-text").hidden = Boolean(D.image);
+  byId("cross-key").hidden = D.towers.length === 1;
+  D.methods.forEach((method, m) => option(byId("method"), m, labelOf(method.name)));
+  byId("method").value = S.method;
+  Object.assign(S, D.start || {});
+  byId("words").checked = S.words;
+  byId("special").checked = S.special;
+  if (!S.special && D.special[S.sink]) S.sink = bestInput(0);
+  fillLevels();
+  connect();
+  redraw();
+  performance.mark("attnflow-drawn");
+  document.documentElement.dataset.ready = "yes";
+}
+
+start();
