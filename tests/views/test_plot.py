@@ -4,9 +4,12 @@ import io
 import sys
 
 import numpy as np
+import pytest
 
-from attnflow import raw
-from attnflow.views.plot import plot_all
+from attnflow import Attention, Relevance, flow, raw
+from attnflow.errors import SelectionError, ShapeError
+from attnflow.picture import picture
+from attnflow.views.plot import plot_all, plot_text
 from tests.conftest import random_attention
 
 W = random_attention(0, 3, 4)
@@ -46,3 +49,42 @@ def test_all_results_in_one_vector_file():
     figure.savefig(buffer, format="pdf")
     assert buffer.getvalue().startswith(b"%PDF")
     assert len([a for a in figure.axes if a.images]) == 2
+
+
+def test_the_flow_graph_has_the_value_and_the_cut():
+    p = picture(Attention.of(W, tokens=["a", "b", "c", "d"]))
+    scores = flow(W).scores
+    ax = p.plot(layer=1, position=2, source=0)
+    assert ax.get_title() == f"c at layer 1 draws on a: flow {scores[1, 2, 0]:.4f}"
+    assert [t.get_text() for t in ax.texts] == [f"cut {scores[1, 2, 0]:.4f}"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["input", "0", "1", "2"]
+    assert p.plot(ax=ax) is ax
+
+
+def test_a_flow_that_is_not_in_the_picture():
+    p = picture(Attention.of(W), pairs=4)
+    with pytest.raises(SelectionError, match="is not one of the 4 of this picture"):
+        p.plot(layer=0, position=1, source=2)
+
+
+def test_tinted_text_breaks_its_lines():
+    r = Relevance(np.array([[0.9, -0.3, 0.0]]), ["long" * 5, "鍵" * 5, "x"], (0,), "raw", {"position": 0})
+    ax = plot_text(r, width=24)
+    ax.figure.draw_without_rendering()
+    first, second, third = (t.get_window_extent() for t in ax.texts)
+    assert first.y0 > second.y1
+    assert third.y0 == pytest.approx(second.y0)
+    assert third.x0 > second.x1
+    with pytest.raises(ShapeError, match="tinted for one output position"):
+        plot_text(raw(W))
+
+
+@pytest.mark.parametrize("kind", ["heat", "flow", "text"])
+def test_everything_is_vector(kind):
+    p = picture(Attention.of(W, tokens=["a", "b", "c", "d"]))
+    r = raw(W, position=0)
+    ax = {"heat": r.plot, "flow": p.plot, "text": lambda: plot_text(r)}[kind]()
+    buffer = io.BytesIO()
+    ax.figure.savefig(buffer, format="svg")
+    assert b"<svg" in buffer.getvalue()
+    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
