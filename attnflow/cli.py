@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from attnflow.compare_command import compare_command
 from attnflow.errors import AttnFlowError
+from attnflow.explain import METHODS
 
 app = typer.Typer(
     name="attnflow",
@@ -20,7 +21,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-METHODS = ("raw", "rollout", "flow")
+BY_ATTENTION = METHODS[:3]
+BY_DEFAULT = ", ".join(BY_ATTENTION)
 SUFFIXES = (".html", ".png", ".pdf", ".svg", ".csv", ".json", ".safetensors")
 
 
@@ -50,7 +52,12 @@ def explain(
     model: Annotated[str, typer.Argument(help="A hub name or a folder with a saved model.")],
     text: Annotated[str, typer.Argument(help="The text to explain.")],
     method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="raw, rollout or flow; may be given several times.")
+        list[str] | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help=f"{', '.join(METHODS)}; may be given several times. [default: {BY_DEFAULT}; all for a page]",
+        ),
     ] = None,
     layer: Annotated[int, typer.Option(help="The layer to show, by its true number; negatives from the top.")] = -1,
     position: Annotated[
@@ -66,7 +73,8 @@ def explain(
     """Explain one text: tokens × methods at a layer, for one output position."""
     from attnflow.loading import load
 
-    methods = _methods(method)
+    page = out is not None and out.suffix == ".html"
+    methods = _methods(method or list(METHODS if page else BY_ATTENTION))
     options = {"heads": _heads(heads), "residual": residual, "position": _position(position)}
     _check_out(out, overwrite, methods)
     _quiet()
@@ -121,8 +129,8 @@ def _console() -> Console:
     return Console(stderr=True)
 
 
-def _methods(given: list[str] | None) -> tuple[str, ...]:
-    chosen = tuple(dict.fromkeys(given or METHODS))
+def _methods(given: list[str]) -> tuple[str, ...]:
+    chosen = tuple(dict.fromkeys(given))
     for name in chosen:
         if name not in METHODS:
             raise AttnFlowError(f"--method {name} is not known. Use {', '.join(METHODS)}.")
@@ -178,25 +186,46 @@ def _explain(
 ) -> None:
     """Run the model once, show the table, write the file."""
     from attnflow.explain import explain as run
-    from attnflow.views.terminal import footer, table
+    from attnflow.views.terminal import footer, highlight, tables
 
     with _console().status("Running the model"):
         results = run(model, tokenizer, text, methods=methods, **options)
     # The layer is taken before special tokens are dropped, so that the share in the footer is that layer's.
-    shown = [_shaped(r.at(layer=layer), words, drop_special) for r in results]
-    results = [_shaped(r, words, drop_special) for r in results]
+    shown = [_shaped(_at(r, layer), words, drop_special) for r in results]
     console = Console()
-    console.print(table(shown, console))
+    for table in tables(shown, console):
+        console.print(table)
+    if console.is_terminal and console.color_system in ("256", "truecolor"):
+        console.print(highlight(next((r for r in shown if r.method == "flow"), shown[-1])))
     for line in footer(shown):
         console.print(escape(line), style="dim", highlight=False)
-    if out is not None:
-        _write(results, out, overwrite)
-        typer.echo(f"Written: {out.resolve()}")
+    if out is None:
+        return
+    if out.suffix == ".html":
+        _write_page(results, layer, words, drop_special, out, overwrite)
+    else:
+        _write([_shaped(r, words, drop_special) for r in results], out, overwrite)
+    typer.echo(f"Written: {out.resolve()}")
+
+
+def _at(result: Any, layer: int) -> Any:
+    """The result at one layer; gradients and blank-out have none."""
+    return result if result.layers == ("input",) else result.at(layer=layer)
 
 
 def _shaped(result: Any, words: bool, drop_special: bool) -> Any:
     result = result.words() if words else result
     return result.drop_special() if drop_special else result
+
+
+def _write_page(results: list[Any], layer: int, words: bool, drop_special: bool, out: Path, overwrite: bool) -> None:
+    """The page has switches for words and special tokens, so it gets the results whole."""
+    from attnflow.files import write_bytes
+    from attnflow.views.html import document
+
+    with _console().status("Computing the flows of the page"):
+        text = document(results, words=words, special=not drop_special, layer=layer)
+    write_bytes(out, text.encode(), overwrite)
 
 
 def _write(results: list[Any], out: Path, overwrite: bool) -> None:
@@ -208,11 +237,7 @@ def _write(results: list[Any], out: Path, overwrite: bool) -> None:
     if out.suffix == ".safetensors":
         results[0].save(out, overwrite=overwrite)
         return
-    if out.suffix == ".html":
-        from attnflow.views.html import page
-
-        data = page(results).encode()
-    elif out.suffix == ".csv":
+    if out.suffix == ".csv":
         import pandas as pd
 
         frames = [r.to_frame().assign(method=r.method) for r in results]

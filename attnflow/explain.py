@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attnflow.attention import Attention
+from attnflow.errors import SelectionError
 from attnflow.network import Residual
 from attnflow.relevance import Relevance
+from attnflow.select import pick_position
 from attnflow.sources import Heads
+from attnflow.words import Tokens
+
+METHODS = ("raw", "rollout", "flow", "gradient", "blankout")
 
 
 def explain(
@@ -20,27 +25,48 @@ def explain(
     heads: Heads = "mean",
     residual: Residual = 0.5,
 ) -> list[Relevance]:
-    """Scores of each method for one output position at every layer, from one run of the model.
+    """Scores of each method for one output position: attention at every layer, from one run of the model.
 
-    ``position=None`` takes the position that classifiers read ("cls") where there is one, else the last.
+    ``position=None`` takes the position that classifiers read ("cls") where there is one, else the last. "gradient"
+    and "blankout" score the inputs by what the model predicted, as :func:`attnflow.gradient` and
+    :func:`attnflow.blankout` do.
     """
     from attnflow.capture import capture
 
     attention = capture(model, tokenizer, text, heads=heads)
-    place = _default_position(attention) if position is None else position
-    return [_run(name, attention, place, residual) for name in methods]
+    rows = (attention["decoder"] if "decoder" in attention.blocks else attention.only).queries
+    place = pick_position(_default_position(rows) if position is None else position, rows)
+    by_attention = _by_attention(attention, place, residual)
+    by_model = _by_model(model, tokenizer, text, None if position is None else place)
+    return [(by_attention | by_model)[name]() for name in methods]
 
 
-def _run(name: str, attention: Attention, position: int | str, residual: Residual) -> Relevance:
+def _by_attention(attention: Attention, position: int, residual: Residual) -> dict[str, Callable[[], Relevance]]:
     from attnflow.flow import flow
     from attnflow.raw import raw
     from attnflow.rollout import rollout
 
-    if name == "raw":
-        return raw(attention, position=position)
-    return {"rollout": rollout, "flow": flow}[name](attention, position=position, residual=residual)
+    return {
+        "raw": lambda: raw(attention, position=position),
+        "rollout": lambda: rollout(attention, position=position, residual=residual),
+        "flow": lambda: flow(attention, position=position, residual=residual),
+    }
 
 
-def _default_position(attention: Attention) -> str:
-    rows = attention["decoder"] if "decoder" in attention.blocks else attention.only
-    return "cls" if "cls" in rows.queries.marks else "last"
+def _by_model(model: Any, tokenizer: Any, text: str, position: int | None) -> dict[str, Callable[[], Relevance]]:
+    from attnflow.importance import blankout, gradient
+
+    def run(method: Callable[..., Relevance]) -> Relevance:
+        try:
+            return method(model, tokenizer, text, position=position)
+        except SelectionError:
+            if position is None:
+                raise
+            # A classifier has one output, whatever position its attention is looked at from.
+            return method(model, tokenizer, text)
+
+    return {"gradient": lambda: run(gradient), "blankout": lambda: run(blankout)}
+
+
+def _default_position(rows: Tokens) -> str:
+    return "cls" if "cls" in rows.marks else "last"
