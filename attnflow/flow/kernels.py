@@ -179,7 +179,7 @@ def workspace(n: int, steps: int) -> tuple[Any, ...]:
     )
 
 
-@njit(_SIGNATURE, nogil=True, cache=True, error_model="numpy")
+@njit(_SIGNATURE, nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True)
 def columns(
     capacity, rowsum, n, steps, sinks, order, wanted, floor, theorem, explicit, begin, stride, value, code, cuts,
     cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside,

@@ -30,7 +30,7 @@ BOUND = 2  # the preflow met a proven upper bound
 CUT = 3  # no residual path is left: the nodes that reach the sink are one side of a minimum cut
 
 # numba's disk cache watches kernels.py alone: after a change in this file, touch that one.
-inner = njit(nogil=True, error_model="numpy")
+inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 class Work(NamedTuple):
@@ -54,18 +54,19 @@ class Work(NamedTuple):
 @inner
 def _inject(w, n, words, height, source):
     """Put on each node below the source what it can take and pass on; return the total."""
+    cap, excess, limit, active = w.cap, w.excess, w.limit, w.active
     for y in range((height + 1) * words):
-        w.active[y] = U0
+        active[y] = U0
     for y in range((height + 1) * n):
-        w.excess[y] = 0
+        excess[y] = 0
     total = np.int64(0)
     row = ((height - 1) * n + source) * n
     below = (height - 1) * n
     for k in range(n):
-        x = min(w.cap[row + k], w.limit[below + k])
+        x = min(cap[row + k], limit[below + k])
         if x > 0:
-            w.excess[below + k] = x
-            w.active[(height - 1) * words + (k >> 6)] |= U1 << np.uint64(k & 63)
+            excess[below + k] = x
+            active[(height - 1) * words + (k >> 6)] |= U1 << np.uint64(k & 63)
             total += x
     return total
 
@@ -73,139 +74,163 @@ def _inject(w, n, words, height, source):
 @inner
 def _first_wave(w, n, words, height, sink):
     """Push from height to height without filling a node beyond what it can pass on; return what arrives."""
+    cap, flow, excess, room, limit, ahead, used, used_t, seen, active, useful = (
+        w.cap,
+        w.flow,
+        w.excess,
+        w.room,
+        w.limit,
+        w.ahead,
+        w.used,
+        w.used_t,
+        w.seen,
+        w.active,
+        w.useful,
+    )
     for y in range(n, height * n):
-        w.room[y] = w.limit[y]
+        room[y] = limit[y]
     for y in range(words, height * words):
-        w.seen[y] = w.useful[y]
+        seen[y] = useful[y]
     for h in range(height - 1, 1, -1):
         low = (h - 1) * n
         for x in range(words):
-            nodes = w.active[h * words + x]
+            nodes = active[h * words + x]
             stuck = nodes
             while nodes != U0:
                 i = (x << 6) + np.int64(trailing_zeros(nodes))
                 bit_i = nodes & (~nodes + U1)
                 nodes ^= bit_i
-                left = w.excess[h * n + i]
+                left = excess[h * n + i]
                 row = low + i
                 for z in range(words):
-                    ahead = w.ahead[row * words + z]
-                    used = U0
-                    open_ = w.seen[(h - 1) * words + z]
-                    edges = ahead & open_
+                    free = ahead[row * words + z]
+                    sent = U0
+                    open_ = seen[(h - 1) * words + z]
+                    edges = free & open_
                     while edges != U0:
                         k = (z << 6) + np.int64(trailing_zeros(edges))
                         bit_k = edges & (~edges + U1)
                         edges ^= bit_k
-                        c = w.cap[row * n + k]
-                        room = w.room[low + k]
-                        y = min(min(left, c), room)
-                        w.flow[row * n + k] = y
-                        w.room[low + k] = room - y
-                        w.excess[low + k] += y
-                        w.used_t[(low + k) * words + x] |= bit_i
-                        used |= bit_k
-                        if y == room:
+                        c = cap[row * n + k]
+                        space = room[low + k]
+                        y = min(min(left, c), space)
+                        flow[row * n + k] = y
+                        room[low + k] = space - y
+                        excess[low + k] += y
+                        used_t[(low + k) * words + x] |= bit_i
+                        sent |= bit_k
+                        if y == space:
                             open_ ^= bit_k
                         if y == c:
-                            ahead ^= bit_k
+                            free ^= bit_k
                         left -= y
                         if left == 0:
                             break
-                    w.ahead[row * words + z] = ahead
-                    w.used[row * words + z] = used
-                    w.seen[(h - 1) * words + z] = open_
-                    w.active[(h - 1) * words + z] |= used
+                    ahead[row * words + z] = free
+                    used[row * words + z] = sent
+                    seen[(h - 1) * words + z] = open_
+                    active[(h - 1) * words + z] |= sent
                     if left == 0:
                         break
-                w.excess[h * n + i] = left
+                excess[h * n + i] = left
                 if left == 0:
                     stuck ^= bit_i
-            w.active[h * words + x] = stuck
+            active[h * words + x] = stuck
     value = np.int64(0)
     sink_bit, sink_word = U1 << np.uint64(sink & 63), sink >> 6
     for x in range(words):
-        nodes = w.active[words + x]
-        w.active[words + x] = U0
+        nodes = active[words + x]
+        active[words + x] = U0
         while nodes != U0:
             i = (x << 6) + np.int64(trailing_zeros(nodes))
             nodes &= nodes - U1
-            y = w.excess[n + i]
-            w.excess[n + i] = 0
+            y = excess[n + i]
+            excess[n + i] = 0
             value += y
-            w.flow[i * n + sink] = y
-            w.used[i * words + sink_word] = sink_bit
-            if y == w.cap[i * n + sink]:
-                w.ahead[i * words + sink_word] &= ~sink_bit
+            flow[i * n + sink] = y
+            used[i * words + sink_word] = sink_bit
+            if y == cap[i * n + sink]:
+                ahead[i * words + sink_word] &= ~sink_bit
     return value
 
 
 @inner
 def _distances(w, n, words, height, sink):
     """Rings of nodes by distance to the sink; the farthest ring needed, or -1 if no excess can reach it."""
+    ahead, used, ring, seen, active, useful = w.ahead, w.used, w.ring, w.seen, w.active, w.useful
     size = (height + 1) * words
     anywhere = U0
     for y in range(size):
-        w.seen[y] = U0
-        w.ring[y] = U0
-        anywhere |= w.active[y]
-    w.ring[sink >> 6] = U1 << np.uint64(sink & 63)
+        seen[y] = U0
+        ring[y] = U0
+        anywhere |= active[y]
+    ring[sink >> 6] = U1 << np.uint64(sink & 63)
     d = 0
     while True:
         here = d * size
         there = here + size
         for y in range(size):
-            w.ring[there + y] = U0
+            ring[there + y] = U0
         found = U0
         for h in range(d & 1, min(d, height - 1) + 1, 2):
             now = here + h * words
             some = U0
             for x in range(words):
-                some |= w.ring[now + x]
+                some |= ring[now + x]
             if some == U0:
                 continue
             up, down = (h + 1) * words, (h - 1) * words
             for x in range(words):
                 new = U0
-                nodes = w.useful[up + x] & ~w.seen[up + x] if h < height - 1 else U0
+                nodes = useful[up + x] & ~seen[up + x] if h < height - 1 else U0
                 while nodes != U0:
                     i = (x << 6) + np.int64(trailing_zeros(nodes))
                     row = (h * n + i) * words
                     edges = U0
                     for z in range(words):
-                        edges |= w.ahead[row + z] & w.ring[now + z]
+                        edges |= ahead[row + z] & ring[now + z]
                     if edges != U0:
                         new |= nodes & (~nodes + U1)
                     nodes &= nodes - U1
-                w.seen[up + x] |= new
-                w.ring[there + up + x] |= new
+                seen[up + x] |= new
+                ring[there + up + x] |= new
                 found |= new
-                nodes = w.ring[now + x] if h >= 2 else U0
+                nodes = ring[now + x] if h >= 2 else U0
                 while nodes != U0:
                     row = ((h - 1) * n + (x << 6) + np.int64(trailing_zeros(nodes))) * words
                     nodes &= nodes - U1
                     for z in range(words):
-                        new = w.used[row + z] & ~w.seen[down + z]
-                        w.seen[down + z] |= new
-                        w.ring[there + down + z] |= new
+                        new = used[row + z] & ~seen[down + z]
+                        seen[down + z] |= new
+                        ring[there + down + z] |= new
                         found |= new
         if found == U0:
             break
         d += 1
         missing = U0
         for y in range(words, height * words):
-            missing |= w.active[y] & ~w.seen[y]
+            missing |= active[y] & ~seen[y]
         if missing == U0 and anywhere != U0:
             break
     reached = U0
     for y in range(words, height * words):
-        reached |= w.active[y] & w.seen[y]
+        reached |= active[y] & seen[y]
     return d if reached != U0 else -1
 
 
 @inner
 def _push_wave(w, n, words, height, sink, far):
     """Push all excess one ring nearer, the farthest ring first; return what arrives at the sink."""
+    cap, flow, excess, ahead, used, used_t, ring, active = (
+        w.cap,
+        w.flow,
+        w.excess,
+        w.ahead,
+        w.used,
+        w.used_t,
+        w.ring,
+        w.active,
+    )
     size = (height + 1) * words
     value = np.int64(0)
     sink_bit, sink_word = U1 << np.uint64(sink & 63), sink >> 6
@@ -214,80 +239,80 @@ def _push_wave(w, n, words, height, sink, far):
         for h in range(((d - 1) & 1) + 1, min(d, height - 1) + 1, 2):
             low = (h - 1) * n
             for x in range(words):
-                nodes = w.ring[near + size + h * words + x] & w.active[h * words + x]
+                nodes = ring[near + size + h * words + x] & active[h * words + x]
                 while nodes != U0:
                     i = (x << 6) + np.int64(trailing_zeros(nodes))
                     bit_i = nodes & (~nodes + U1)
                     nodes ^= bit_i
-                    left = w.excess[h * n + i]
+                    left = excess[h * n + i]
                     row = low + i
                     if d == 1:
                         edge = i * n + sink
-                        f = w.flow[edge] if w.used[i * words + sink_word] != U0 else 0
-                        y = min(left, w.cap[edge] - f)
-                        w.flow[edge] = f + y
-                        w.used[i * words + sink_word] = sink_bit
-                        if f + y == w.cap[edge]:
-                            w.ahead[i * words + sink_word] &= ~sink_bit
+                        f = flow[edge] if used[i * words + sink_word] != U0 else 0
+                        y = min(left, cap[edge] - f)
+                        flow[edge] = f + y
+                        used[i * words + sink_word] = sink_bit
+                        if f + y == cap[edge]:
+                            ahead[i * words + sink_word] &= ~sink_bit
                         value += y
                         left -= y
                     for z in range(words if h > 1 else 0):
-                        ahead = w.ahead[row * words + z]
-                        edges = ahead & w.ring[near + (h - 1) * words + z]
+                        free = ahead[row * words + z]
+                        edges = free & ring[near + (h - 1) * words + z]
                         if edges == U0:
                             continue
-                        used = w.used[row * words + z]
+                        sent = used[row * words + z]
                         pushed = U0
                         while edges != U0:
                             k = (z << 6) + np.int64(trailing_zeros(edges))
                             bit_k = edges & (~edges + U1)
                             edges ^= bit_k
-                            f = w.flow[row * n + k] if used & bit_k else 0
-                            c = w.cap[row * n + k]
+                            f = flow[row * n + k] if sent & bit_k else 0
+                            c = cap[row * n + k]
                             y = min(left, c - f)
-                            w.flow[row * n + k] = f + y
-                            w.excess[low + k] += y
-                            w.used_t[(low + k) * words + x] |= bit_i
+                            flow[row * n + k] = f + y
+                            excess[low + k] += y
+                            used_t[(low + k) * words + x] |= bit_i
                             pushed |= bit_k
                             if f + y == c:
-                                ahead ^= bit_k
+                                free ^= bit_k
                             left -= y
                             if left == 0:
                                 break
-                        w.ahead[row * words + z] = ahead
-                        w.used[row * words + z] = used | pushed
-                        w.active[(h - 1) * words + z] |= pushed
+                        ahead[row * words + z] = free
+                        used[row * words + z] = sent | pushed
+                        active[(h - 1) * words + z] |= pushed
                         if left == 0:
                             break
                     column = h * n + i
                     for z in range(words if left > 0 and h < height - 1 else 0):
-                        used = w.used_t[column * words + z]
-                        edges = used & w.ring[near + (h + 1) * words + z]
+                        sent = used_t[column * words + z]
+                        edges = sent & ring[near + (h + 1) * words + z]
                         pushed = U0
                         while edges != U0:
                             k = (z << 6) + np.int64(trailing_zeros(edges))
                             bit_k = edges & (~edges + U1)
                             edges ^= bit_k
                             back = h * n + k
-                            f = w.flow[back * n + i]
+                            f = flow[back * n + i]
                             y = min(left, f)
-                            w.flow[back * n + i] = f - y
-                            w.ahead[back * words + x] |= bit_i
-                            w.excess[(h + 1) * n + k] += y
+                            flow[back * n + i] = f - y
+                            ahead[back * words + x] |= bit_i
+                            excess[(h + 1) * n + k] += y
                             pushed |= bit_k
                             if y == f:
-                                w.used[back * words + x] &= ~bit_i
-                                used ^= bit_k
+                                used[back * words + x] &= ~bit_i
+                                sent ^= bit_k
                             left -= y
                             if left == 0:
                                 break
-                        w.used_t[column * words + z] = used
-                        w.active[(h + 1) * words + z] |= pushed
+                        used_t[column * words + z] = sent
+                        active[(h + 1) * words + z] |= pushed
                         if left == 0:
                             break
-                    w.excess[h * n + i] = left
+                    excess[h * n + i] = left
                     if left == 0:
-                        w.active[h * words + x] &= ~bit_i
+                        active[h * words + x] &= ~bit_i
     return value
 
 
@@ -318,19 +343,20 @@ def solve_pair(w, n, words, height, source, sink, bound, explicit):
 @inner
 def is_preflow(w, n, words, height, source, sink, value, gets):
     """Whether no edge carries more than its capacity, no node sends more than it gets, and the sink gets value."""
+    cap, flow, used = w.cap, w.flow, w.used
     for y in range(height * n):
         gets[y] = 0
     for k in range(n):
-        gets[(height - 1) * n + k] = w.cap[((height - 1) * n + source) * n + k]
+        gets[(height - 1) * n + k] = cap[((height - 1) * n + source) * n + k]
     good = True
     for h in range(height - 1, 0, -1):
         for i in range(n):
             left = gets[h * n + i]
             row = (h - 1) * n + i
             for k in range(n):
-                if (w.used[row * words + (k >> 6)] >> np.uint64(k & 63)) & U1:
-                    f = w.flow[row * n + k]
-                    good &= f >= 0 and f <= w.cap[row * n + k] and (h > 1 or k == sink)
+                if (used[row * words + (k >> 6)] >> np.uint64(k & 63)) & U1:
+                    f = flow[row * n + k]
+                    good &= f >= 0 and f <= cap[row * n + k] and (h > 1 or k == sink)
                     left -= f
                     gets[(h - 1) * n + k] += f
             good &= left >= 0
