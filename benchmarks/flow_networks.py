@@ -41,7 +41,8 @@ def real(name: str, n: int) -> np.ndarray:
     import torch
 
     model, tokenizer = _model(name)
-    ids = tokenizer(" ".join(TEXT.split()), add_special_tokens=name != "smollm2")["input_ids"]
+    text = (" ".join(TEXT.split()) + " ") * (1 + n // 300)
+    ids = tokenizer(text, add_special_tokens=name != "smollm2")["input_ids"]
     last = [] if name == "smollm2" else ids[-1:]
     ids = torch.tensor([ids[: n - len(last)] + last])
     if ids.shape[1] != n:
