@@ -76,6 +76,9 @@ def flan_t5() -> tuple[Any, Any]:
         feed_forward_proj="gated-gelu", tie_word_embeddings=False, pad_token_id=0, eos_token_id=1,
     )  # fmt: skip
     model = T5ForConditionalGeneration(config)
+    # T5 ties its output to its embeddings whatever the config says; this model's are its own.
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.config.scale_decoder_outputs = False
     encoder = {re.sub("^enc", "encoder", k): v for k, v in _onnx(folder / "encoder.onnx").items()}
     decoder = {k.removeprefix("m."): v for k, v in _onnx(folder / "decoder.onnx").items()}
     weights = {**encoder, **decoder}

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnflow.attention import Attention, Block, Tokens, is_causal, with_sink
+from attnflow.attention import Attention, Block, is_causal, with_sink
 from attnflow.capture.session import Record
 from attnflow.capture.towers import Tower, towers
 from attnflow.errors import CaptureError, WeightsError
 from attnflow.naming import image_tokens
+from attnflow.words import Tokens, join
 
 # How far row sums may be from one before the rest counts as a sink's.
 _SLACK = {torch.bfloat16: 2e-2, torch.float16: 5e-3}
@@ -104,6 +105,12 @@ def _axes(tower: Tower, record: Record, frame: Frame, example: int, parts: int) 
     """Names of the rows and columns, and which of them are not padding."""
     rows = _axis(tower, frame, example, record.queries, parts, tower.decodes)
     if tower.kind == "cross":
+        both = frame.decoder_length + frame.length
+        if parts == 1 and tower.decodes and frame.decoder_length and record.keys == both:
+            # One softmax over the decoder's own positions and, behind them, the encoder's.
+            own, other = frame.decoder_positions[example], frame.positions[example]
+            kept = (*own, *(frame.decoder_length + p for p in other))
+            return rows, _Axis(join(frame.decoder_tokens[example], frame.tokens[example]), kept)
         return rows, _axis(tower, frame, example, record.keys, parts, False)
     if record.keys == record.queries:
         return rows, rows
@@ -212,7 +219,7 @@ def _say_sink(tower: Tower, sinks: str, low: float, high: float, notes: list[str
 def _divide(matrix: np.ndarray[Any, Any], sums: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     total = np.asarray(sums, dtype=np.float64)[..., None]
     wide = np.divide(matrix, total, out=np.zeros(matrix.shape), where=total > 0)
-    return wide.astype(matrix.dtype)
+    return np.asarray(wide, matrix.dtype)
 
 
 def _slack(record: Record) -> float:

@@ -16,12 +16,11 @@ Target = bool | int | Sequence[int] | Callable[[Any], torch.Tensor]
 def fill(records: Sequence[Record], outputs: Any, target: Target, settings: dict[str, Any]) -> None:
     """Give every record the gradient of the target with respect to its weights, without touching any ``.grad``."""
     value = scalar(outputs, target, settings)
-    live = [r.live for r in records]
-    if any(w is None or not w.requires_grad for w in live):
+    live = [r.live for r in records if r.live is not None and r.live.requires_grad]
+    if len(live) < len(records):
         raise CaptureError("The attention weights are not in the autograd graph: this model cuts it.")
     found = torch.autograd.grad(value.sum(), live, allow_unused=True)
     for record, weights, gradient in zip(records, live, found, strict=True):
-        assert weights is not None
         gradient = torch.zeros_like(weights) if gradient is None else gradient
         shaped = gradient.reshape(-1, record.heads or gradient.shape[1], *gradient.shape[-2:])
         record.gradient = shaped.to(record.weights.dtype)
@@ -45,7 +44,7 @@ def scalar(outputs: Any, target: Target, settings: dict[str, Any]) -> torch.Tens
     if target is True:
         chosen = rows.argmax(-1)
     else:
-        listed = [target] * rows.shape[0] if isinstance(target, int) else list(target)  # type: ignore[arg-type]
+        listed = [target] * rows.shape[0] if isinstance(target, int) else list(target)
         if len(listed) != rows.shape[0]:
             raise SelectionError(f"gradients= names {len(listed)} targets for {rows.shape[0]} examples.")
         wrong = [t for t in listed if not -rows.shape[-1] <= t < rows.shape[-1]]

@@ -17,7 +17,7 @@ import torch
 
 from attnflow.capture import plain
 from attnflow.capture.session import ACTIVE, Call, Lazy, Record, Session
-from attnflow.capture.survey import Eager, Site, consumed, own_eager
+from attnflow.capture.survey import Eager, Site, class_of, consumed, own_eager
 from attnflow.capture.swap import swapped
 
 _KEY = "eager"
@@ -53,7 +53,7 @@ def installed() -> Iterator[None]:
 
 def dispatch(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
     """What transformers calls: the module's own eager function, watched if this thread captures."""
-    eager = own_eager(type(module)) or _before
+    eager = own_eager(class_of(module)) or _before
     session = ACTIVE.get()
     site = session.survey.sites.get(id(module)) if session is not None else None
     if session is None or site is None or session.quiet:

@@ -35,7 +35,7 @@ def capture(model: Any, tokenizer: Any = ..., text: None = ..., *, inputs: None 
 def capture(model: Any, tokenizer: Any, text: list[str], **options: Any) -> list[Attention]: ...
 @overload
 def capture(model: Any, tokenizer: Any = ..., text: Any = ..., **options: Any) -> Attention: ...
-def capture(
+def capture(  # type: ignore[misc]  # the overloads leave the options to this signature
     model: Any,
     tokenizer: Any = None,
     text: Any = None,

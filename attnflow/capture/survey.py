@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-import torch
 from torch import nn
 
 Eager = Callable[..., Any]
@@ -102,7 +101,7 @@ def survey(model: nn.Module) -> Survey:
     for name, module in model.named_modules():
         if _SAMPLED.search(type(module).__name__) and _has_softmax(module):
             sampled.append(name)
-        eager = own_eager(type(module))
+        eager = own_eager(class_of(module))
         taps = _has_softmax(module) and _named_attention(name, module)
         if eager is not None or taps:
             found[id(module)] = Site(name, module, eager, taps)
@@ -131,11 +130,11 @@ def _has_softmax(module: nn.Module) -> bool:
         return True
     if type(module).__module__.startswith("torch.nn"):
         return False
-    return _code_has_softmax(type(module)) or any(isinstance(m, nn.Softmax) for m in module.children())
+    return _code_has_softmax(class_of(module)) or any(isinstance(m, nn.Softmax) for m in module.children())
 
 
 @functools.cache
-def _code_has_softmax(klass: type) -> bool:
+def _code_has_softmax(klass: Any) -> bool:
     return any(_SOFTMAX & _reach(f) for f in _functions(klass))
 
 
@@ -156,9 +155,10 @@ def _reach(function: FunctionType) -> set[str]:
     names = _names(function.__code__)
     for name in list(names):
         helper = function.__globals__.get(name)
-        same = isinstance(helper, FunctionType) and helper.__module__ == function.__module__
         # The eager function belongs to the interface, not to the module's own code.
-        if same and not name.endswith("eager_attention_forward"):
+        if not isinstance(helper, FunctionType) or name.endswith("eager_attention_forward"):
+            continue
+        if helper.__module__ == function.__module__:
             names = names | _names(helper.__code__)
     return names
 
@@ -171,8 +171,13 @@ def _names(code: CodeType) -> set[str]:
     return names
 
 
+def class_of(module: nn.Module) -> Any:
+    """The class of a module, as something to look up in a cache."""
+    return type(module)
+
+
 @functools.cache
-def own_eager(klass: type) -> Eager | None:
+def own_eager(klass: Any) -> Eager | None:
     """The eager function that this class's forward hands to transformers' interface, or None.
 
     It is read from the bytecode of ``forward``: a modelling file may define two of them.
@@ -256,8 +261,3 @@ def _length(model: nn.Module, path: str, least: int) -> int:
     except AttributeError:
         return least
     return max(least, len(holder)) if isinstance(holder, nn.ModuleList | nn.Sequential | nn.ModuleDict) else least
-
-
-def heads_of(weights: torch.Tensor) -> int:
-    """Number of heads of ``[batch, heads, queries, keys]``."""
-    return int(weights.shape[1])

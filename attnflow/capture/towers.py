@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from attnflow.capture.session import Record
 
@@ -47,7 +49,7 @@ class Tower:
 def towers(records: Sequence[Record], notes: list[str]) -> list[Tower]:
     """Sort the records of one run into towers, in the order in which they were first called."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in records:
+    for record in _whole(records, notes):
         groups[record.call.tower, record.call.kind].append(record)
     found = []
     for (path, kind), members in groups.items():
@@ -56,6 +58,56 @@ def towers(records: Sequence[Record], notes: list[str]) -> list[Tower]:
             found.append(Tower(path + suffix, kind, part, layers, depth, stage=bool(suffix)))
     _name(found, {path for path, _ in groups})
     return found
+
+
+def _whole(records: Sequence[Record], notes: list[str]) -> list[Record]:
+    """One record for each time that a module was entered.
+
+    Some vision towers call attention once for each image of a packed sequence: these are put along the diagonal. A
+    module that calls it twice with the same weights (for two halves of the values) counts once.
+    """
+    calls: dict[tuple[int, int, int, str], list[Record]] = {}
+    for record in records:
+        key = (record.call.run, id(record.site.module), record.call.entry, record.call.name)
+        calls.setdefault(key, []).append(record)
+    out = []
+    for parts in calls.values():
+        first = parts[0]
+        if len(parts) == 1:
+            out.append(first)
+        elif all(p.weights.shape == first.weights.shape and torch.equal(p.weights, first.weights) for p in parts):
+            out.append(first)
+            notes.append(
+                f"{type(first.site.module).__name__} calls attention {len(parts)} times with the same weights and "
+                "combines the results: what was captured are the weights before that."
+            )
+        elif all(p.queries == p.keys and p.weights.shape[:-2] == first.weights.shape[:-2] for p in parts):
+            out.append(_packed(parts))
+            notes.append(f"{first.call.tower}: sequences packed into one row do not see each other.")
+        else:
+            out += parts
+    return out
+
+
+def _packed(parts: list[Record]) -> Record:
+    first = parts[0]
+    total = sum(p.queries for p in parts)
+    extra = first.weights.shape[-1] - first.keys
+
+    def lay(tensors: list[torch.Tensor]) -> torch.Tensor:
+        out = tensors[0].new_zeros(*tensors[0].shape[:-2], total, total + extra)
+        at = 0
+        for tensor in tensors:
+            n = tensor.shape[-2]
+            out[..., at : at + n, at : at + n] = tensor[..., :n]
+            if extra:
+                out[..., at : at + n, -extra:] = tensor[..., n:]
+            at += n
+        return out
+
+    slopes = [p.gradient for p in parts if p.gradient is not None]
+    gradient = lay(slopes) if len(slopes) == len(parts) else None
+    return replace(first, weights=lay([p.weights for p in parts]), queries=total, keys=total, gradient=gradient)
 
 
 def _by_shape(members: list[Record]) -> list[tuple[str, list[Record]]]:
