@@ -51,6 +51,9 @@ def assemble(
 ) -> list[Attention]:
     """One :class:`Attention` an example, of the records of one run."""
     notes = list(notes)
+    if all(r.weights.shape[0] == 1 for r in records):
+        # Packed inputs have no axis of examples: patches of all images stand in one row.
+        frame = replace(frame, batch=1)
     found = towers(records, notes)
     if not found:
         raise CaptureError("No attention was recorded in this run.")

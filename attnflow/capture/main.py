@@ -109,7 +109,8 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         records, frame_of(module, given), sinks=sinks, heads=reduction.heads, model=name_of(module), settings=settings,
         notes=[*given.notes, *notes],
     )  # fmt: skip
-    return taken[0] if given.single and len(taken) == 1 else taken
+    one = given.single or text is None or isinstance(text, Mapping)
+    return taken[0] if one and len(taken) == 1 else taken
 
 
 def run(

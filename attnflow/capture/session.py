@@ -191,7 +191,8 @@ class Session:
         self.parts[key] += 1
         inside = bool(self.stack) and self.stack[-1][0] is site
         cross = self.stack[-1][1] if inside else site.looks_cross
-        return Call(site.name, site.layer, "cross" if cross else "self", site.tower, self.runs, entry, part)
+        layer = site.shared[entry] if entry < len(site.shared) else site.layer
+        return Call(site.name, layer, "cross" if cross else "self", site.tower, self.runs, entry, part)
 
     def wants(self, call: Call) -> bool:
         """False for layers that were not asked for."""

@@ -46,6 +46,7 @@ class Site:
         layer: its number in that list.
         depth: how many layers the list has.
         pattern: its path with the layer numbers left out.
+        shared: the numbers of all layers that use it, where it stands in more than one.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Site:
     layer: int = 0
     depth: int = 1
     pattern: str = ""
+    shared: tuple[int, ...] = ()
 
     @property
     def looks_cross(self) -> bool:
@@ -107,6 +109,7 @@ def survey(model: nn.Module) -> Survey:
             found[id(module)] = Site(name, module, eager, taps)
     _drop_wrappers(found)
     _number(model, list(found.values()))
+    _share(model, found)
     return Survey(found, sampled)
 
 
@@ -227,7 +230,7 @@ def _number(model: nn.Module, sites: list[Site]) -> None:
         paths = [s.name.split(".") for s in members]
         spots = [i for i, part in enumerate(paths[0]) if part.isdigit()]
         own = [getattr(s.module, "layer_idx", None) for s in members]
-        known = all(type(n) is int for n in own) and len(set(own)) == len(own)
+        known = all(type(n) is int and n >= 0 for n in own) and len(set(own)) == len(own)
         varying = [i for i in spots if len({p[i] for p in paths}) > 1]
         at = _layer_spot(paths, spots, varying, own if known else None)
         for order, (site, path, number) in enumerate(zip(members, paths, own, strict=True)):
@@ -240,6 +243,20 @@ def _number(model: nn.Module, sites: list[Site]) -> None:
                 site.tower = ".".join(path[:at])
                 site.layer = int(path[at])
                 site.depth = _length(model, site.tower, site.layer + 1)
+
+
+def _share(model: nn.Module, found: dict[int, Site]) -> None:
+    """Note the layers of a module that several layers share."""
+    paths: dict[int, list[str]] = defaultdict(list)
+    for name, module in model.named_modules(remove_duplicate=False):
+        if id(module) in found:
+            paths[id(module)].append(name)
+    for key, names in paths.items():
+        site = found[key]
+        prefix = f"{site.tower}." if site.tower else ""
+        heads = [n.removeprefix(prefix).split(".")[0] for n in names if n.startswith(prefix)]
+        if len(names) > 1 and len(heads) == len(names) and all(h.isdigit() for h in heads):
+            site.shared = tuple(map(int, heads))
 
 
 def _layer_spot(paths: list[list[str]], spots: list[int], varying: list[int], own: list[Any] | None) -> int | None:
