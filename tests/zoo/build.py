@@ -1,0 +1,168 @@
+"""Build a small, random, running model of any type that transformers knows."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from tests.zoo.inputs import Inputs, candidates, with_placeholders
+from tests.zoo.overrides import CLASS
+from tests.zoo.shrink import SCALES, Scale, shrink
+
+PARAMETERS = 40_000_000
+
+
+class CannotBuild(Exception):  # noqa: N818
+    """This type cannot be built small here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A small random model in eval mode and the inputs to call it with."""
+
+    model: PreTrainedModel
+    inputs: Inputs
+
+
+def build(model_type: str, seconds: int = 60) -> Tiny:
+    """The smallest model of `model_type` that runs.
+
+    Raises
+    ------
+    CannotBuild
+        With the reasons that each size failed for, or that it took longer than `seconds`.
+    """
+    try:
+        kind = model_class(model_type)
+    except ImportError as error:
+        raise CannotBuild(_line(error)) from None
+    failures: list[str] = []
+    with _time_limit(seconds):
+        for divisor, small_images in SCALES:
+            try:
+                return _attempt(model_type, kind, Scale(divisor, small_images))
+            except TimeoutError:
+                raise CannotBuild(f"still not built after {seconds} s; {failures}") from None
+            except Exception as error:  # whatever a model raises says that this size does not fit it
+                failures.append(f"1/{divisor}: {_line(error)}")
+    raise CannotBuild("; ".join(dict.fromkeys(failures)))
+
+
+def _attempt(model_type: str, kind: type[PreTrainedModel], scale: Scale) -> Tiny:
+    config = shrink(model_type, scale)
+    count = _count(kind, config)
+    if count > PARAMETERS:
+        raise CannotBuild(f"{count / 1e6:.0f}M parameters")
+    torch.manual_seed(0)
+    model = kind(config).eval()
+    return Tiny(model, _accepted(model))
+
+
+def _accepted(model: PreTrainedModel) -> Inputs:
+    """The first guess that runs and gives finite numbers."""
+    failures = []
+    for guess in candidates(model):
+        inputs: Inputs | None = guess
+        for _ in range(4):
+            try:
+                run(model, inputs)
+                return inputs
+            except TimeoutError:
+                raise
+            except Exception as error:
+                failures.append(_line(error))
+                inputs = with_placeholders(inputs, model, str(error))
+            if inputs is None:
+                break
+    raise CannotBuild(" | ".join(dict.fromkeys(failures)))
+
+
+def run(model: PreTrainedModel, inputs: Inputs, **more: Any) -> Any:
+    """One forward on a copy of the inputs, with the same random numbers each time."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return model(**copy.deepcopy(inputs), **more)
+
+
+def _count(kind: type[PreTrainedModel], config: PreTrainedConfig) -> int:
+    """Parameters, counted without memory for them."""
+    try:
+        with torch.device("meta"):
+            return sum(p.numel() for p in kind(copy.deepcopy(config)).parameters())
+    except TimeoutError:
+        raise
+    except Exception:  # some models compute while they are built, which meta tensors cannot
+        return 0
+
+
+def model_class(model_type: str) -> type[PreTrainedModel]:
+    """The bare model of a type, or the nearest to it that has a forward."""
+    if model_type in CLASS:
+        module, _, name = CLASS[model_type].rpartition(".")
+        source = importlib.import_module(f"transformers.models.{module}") if module else transformers
+        return getattr(source, name)
+    maps = sorted((n for n in dir(modeling_auto) if n.endswith("MAPPING_NAMES")), key=lambda n: (n != "MODEL_MAPPING_NAMES", n))
+    for name in maps:
+        named = getattr(modeling_auto, name).get(model_type)
+        kind = getattr(transformers, named[0] if isinstance(named, (list, tuple)) else named or "", None)
+        if kind is not None and _runs(kind):
+            return kind
+    return _from_file(model_type)
+
+
+def _from_file(model_type: str) -> type[PreTrainedModel]:
+    """A part of a larger model, which no Auto class names: look in the modelling file."""
+    config = CONFIG_MAPPING[model_type]
+    module = importlib.import_module(config.__module__.replace(".configuration_", ".modeling_"))
+    for kind in vars(module).values():
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and _runs(kind) and kind.config_class is config:
+            return kind
+    raise ImportError(f"no model class takes a {config.__name__}")
+
+
+def _runs(kind: Any) -> bool:
+    return isinstance(kind, type) and kind.forward is not torch.nn.Module.forward
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:160]}" if not isinstance(error, CannotBuild) else text
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def floats(output: Any) -> Iterator[Tensor]:
+    """Every floating-point tensor of a model's output, in order."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output
+    elif isinstance(output, dict):
+        for value in output.values():
+            yield from floats(value)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            yield from floats(value)

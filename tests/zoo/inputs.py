@@ -1,0 +1,273 @@
+"""Inputs that a small model can run on, guessed from the arguments of its forward.
+
+`candidates` goes from the richest guess (text with a picture and a sound in it) to the poorest; the first one that
+the model accepts is used. How many placeholder tokens a picture needs is not computed: the model says it in its error,
+and the guess is made again with that number.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from tests.zoo.overrides import INPUTS
+
+Inputs = dict[str, Any]
+TEXT = 12
+
+_MISMATCH = re.compile(r"tokens:? (\d+),? +(?:and )?features:? (?:torch.Size\(\[)?(\d+)|tokens \((\d+)\) and features \((\d+)\)")
+_PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos", "image")
+_SOUNDS = ("input_features", "input_values", "audio_values", "audio_input_features")
+
+
+def candidates(model: PreTrainedModel) -> Iterator[Inputs]:
+    """Guesses, best first."""
+    facts = Facts(model)
+    by_hand = INPUTS.get(model.config.model_type)
+    if by_hand is not None:
+        yield by_hand(facts)
+        return
+    for pixels, sound, text in _plans(facts):
+        torch.manual_seed(1)
+        guess: Inputs = {}
+        for part in (pixels, sound, text):
+            if part is not None:
+                guess |= part(facts)
+        yield _complete(guess, facts)
+
+
+def with_placeholders(inputs: Inputs, model: PreTrainedModel, error: str) -> Inputs | None:
+    """`inputs` again with as many placeholder tokens as the `error` asks for, or None where it is about something else."""
+    found = _MISMATCH.search(error)
+    if found is None or "input_ids" not in inputs:
+        return None
+    tokens, features = (int(n) for n in found.groups() if n is not None)
+    facts, ids = Facts(model), inputs["input_ids"]
+    wanted = next((k for k in ("image", "video", "audio") if k in error.lower()[: found.start() + 1]), "image")
+    special = facts.placeholder(wanted) or facts.placeholder("audio")
+    if special is None or features > 4000 or tokens == features:
+        return None
+    width = max(int((ids == special).sum()) * features // max(tokens, 1), features)
+    return inputs | facts.text(facts.placeholders(inputs) | {special: width})
+
+
+class Facts:
+    """What the guesses need to know of a model and its configuration."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model, self.config = model, model.config
+        self.parameters = inspect.signature(type(model).forward).parameters
+        self.main = getattr(model, "main_input_name", "input_ids")
+
+    def takes(self, name: str) -> bool:
+        """Whether forward has an argument of that name."""
+        return name in self.parameters
+
+    def needs(self, name: str) -> bool:
+        """Whether forward cannot do without it."""
+        return self.takes(name) and self.parameters[name].default is inspect.Parameter.empty
+
+    def find(self, *names: str, default: Any = None) -> Any:
+        """The first of `names` that the configuration or one of its sub-configurations sets."""
+        for config, name in itertools.product(_tree(self.config), names):
+            value = getattr(config, name, None)
+            if isinstance(value, (int, list, tuple)) and not isinstance(value, bool):
+                return value
+        return default
+
+    def width(self) -> int:
+        """The width of the hidden states."""
+        return self.find("hidden_size", "d_model", "embed_dim", "hidden_dim", default=64)
+
+    def side(self) -> tuple[int, int]:
+        """Height and width of a picture."""
+        size = self.find("image_size", "img_size", "input_size", "crop_size", default=128)
+        return (size, size) if isinstance(size, int) else (size[-2], size[-1])
+
+    def placeholder(self, kind: str) -> int | None:
+        """The id that stands in the text for a picture, film or sound."""
+        return self.find(f"{kind}_token_id", f"{kind}_token_index", f"{kind}_placeholder_token_id")
+
+    def placeholders(self, inputs: Inputs) -> dict[int, int]:
+        """How often each placeholder stands in the ids of `inputs`."""
+        kinds = {self.placeholder(k) for k in ("image", "video", "audio")} - {None}
+        return {k: n for k in sorted(kinds) if (n := int((inputs["input_ids"] == k).sum()))}
+
+    def text(self, special: dict[int, int] | None = None) -> Inputs:
+        """Token ids, with `special` ids in front as often as told."""
+        high = min(self.find("vocab_size", default=100), 70)
+        torch.manual_seed(1)
+        words = torch.randint(min(20, high // 2), high, (TEXT,)).tolist()
+        taken = {v for c in _tree(self.config) for k, v in vars(c).items() if k.endswith(("token_id", "token_index"))
+                 if isinstance(v, int)}
+        words = [w if w not in taken else high - 1 for w in words]
+        front = [i for token, n in (special or {}).items() for i in [token] * n]
+        ids = torch.tensor([words[:2] + front + words[2:]])
+        given: Inputs = {"input_ids": ids}
+        if self.takes("attention_mask"):
+            given["attention_mask"] = torch.ones_like(ids)
+        if self.takes("mm_token_type_ids"):
+            given["mm_token_type_ids"] = torch.isin(ids, torch.tensor(list(special or {-1: 0}))).long()
+        return given
+
+
+def _tree(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    """The configuration and all below it, nearest first."""
+    level = [config]
+    while level:
+        yield from level
+        level = [sub for c in level for k in (getattr(type(c), "sub_configs", None) or {})
+                 if isinstance(sub := getattr(c, k, None), PreTrainedConfig)]
+
+
+Part = Callable[[Facts], Inputs] | None
+
+
+def _plans(facts: Facts) -> Iterator[tuple[Part, Part, Part]]:
+    """Which shapes of picture and sound to try, with text or without."""
+    pictures: list[Part] = []
+    if any(facts.takes(n) for n in _PIXELS):
+        shapes = [_patches, _image, _film, _tiles, _flat_patches] if facts.takes("image_grid_thw") else \
+                 [_image, _film, _tiles, _flat_patches, _patches, _big_image]
+        pictures += shapes
+    elif facts.takes("grid_thw") or facts.takes("image_grid_thw"):
+        pictures.append(_patches)
+    sounds: list[Part] = [_mel_first, _time_first, _wave] if any(facts.takes(n) for n in _SOUNDS) else []
+    text: list[Part] = [_text] if facts.takes("input_ids") else []
+    if not text and facts.takes("decoder_input_ids"):
+        text = [None]
+    for picture, sound in itertools.product(pictures or [None], sounds or [None]):
+        for words in text or [None]:
+            yield picture, sound, words
+    if text:
+        yield from ((p, None, t) for p in pictures for t in text if sounds)
+        yield from ((None, s, t) for s in sounds for t in text if pictures)
+        yield None, None, _text
+    if facts.takes("inputs_embeds"):
+        yield None, None, _embedded
+
+
+def _complete(guess: Inputs, facts: Facts) -> Inputs:
+    """Add what forward needs besides, by name."""
+    if facts.takes("decoder_input_ids") and (getattr(facts.config, "is_encoder_decoder", False) or "input_ids" not in guess):
+        guess.setdefault("decoder_input_ids", torch.arange(3, 10)[None])
+    for name in facts.parameters:
+        if name not in guess and facts.needs(name) and name in _BY_NAME:
+            guess[name] = _BY_NAME[name](facts)
+    return guess
+
+
+def _text(facts: Facts) -> Inputs:
+    special = {i: 1 for k, names in (("image", _PIXELS), ("audio", _SOUNDS))
+               if any(facts.takes(n) for n in names) and (i := facts.placeholder(k)) is not None}
+    return facts.text(special)
+
+
+def _embedded(facts: Facts) -> Inputs:
+    given: Inputs = {"inputs_embeds": torch.randn(1, TEXT, facts.width())}
+    if facts.takes("attention_mask"):
+        given["attention_mask"] = torch.ones(1, TEXT, dtype=torch.long)
+    return given
+
+
+def _pixels(facts: Facts, *shape: int) -> Inputs:
+    name = next(n for n in _PIXELS if facts.takes(n))
+    given: Inputs = {name: torch.randn(*shape)}
+    if facts.takes("image_sizes"):
+        given["image_sizes"] = torch.tensor([list(shape[-2:])])
+    return given
+
+
+def _channels(facts: Facts) -> int:
+    channels = facts.find("num_channels", "in_channels", "in_chans", default=3)
+    return channels if isinstance(channels, int) else 3
+
+
+def _image(facts: Facts) -> Inputs:
+    return _pixels(facts, 1, _channels(facts), *facts.side())
+
+
+def _big_image(facts: Facts) -> Inputs:
+    return _pixels(facts, 1, _channels(facts), 224, 224)
+
+
+def _film(facts: Facts) -> Inputs:
+    frames = facts.find("num_frames", "frames_per_clip", default=2)
+    return _pixels(facts, 1, frames if isinstance(frames, int) else 2, _channels(facts), *facts.side())
+
+
+def _tiles(facts: Facts) -> Inputs:
+    """Some pictures of each text, each cut in tiles."""
+    return _pixels(facts, 1, 1, 2, _channels(facts), *facts.side())
+
+
+def _flat_patches(facts: Facts) -> Inputs:
+    """Pixels of 16 patches in rows, with their places."""
+    patch = facts.find("patch_size", default=16)
+    given = _pixels(facts, 1, 16, _channels(facts) * patch * patch)
+    if facts.takes("spatial_shapes"):
+        given["spatial_shapes"] = torch.tensor([[4, 4]])
+    if facts.takes("pixel_attention_mask"):
+        given["pixel_attention_mask"] = torch.ones(1, 16, dtype=torch.long)
+    if facts.takes("pixel_position_ids"):
+        given["pixel_position_ids"] = torch.cartesian_prod(torch.arange(4), torch.arange(4))[None]
+    return given
+
+
+def _patches(facts: Facts) -> Inputs:
+    """Pixels of a 4 × 4 grid of patches, all pictures in one row, with the grid's size."""
+    patch, depth = facts.find("patch_size", default=14), facts.find("temporal_patch_size", default=1)
+    wide = _channels(facts) * depth * patch * patch
+    grid = torch.tensor([[1, 4, 4]])
+    if facts.takes("grid_thw"):
+        first = next(n for n in ("hidden_states", "pixel_values", "pixel_values_videos") if facts.takes(n))
+        return {first: torch.randn(16, wide), "grid_thw": grid}
+    return {"pixel_values": torch.randn(16, wide), "image_grid_thw": grid}
+
+
+def _sound_name(facts: Facts) -> str:
+    return facts.main if facts.main in _SOUNDS else next(n for n in _SOUNDS if facts.takes(n))
+
+
+def _mels(facts: Facts) -> tuple[int, int]:
+    """Frequency bins and frames."""
+    bins = facts.find("num_mel_bins", "feature_size", "input_feat_size", "input_dim", "input_feat_per_channel",
+                      "feature_projection_input_dim", "input_size", default=80)
+    frames = 2 * facts.find("max_source_positions", default=64)
+    return bins if isinstance(bins, int) else 80, frames
+
+
+def _sound(facts: Facts, values: Tensor, frames: int) -> Inputs:
+    given: Inputs = {_sound_name(facts): values}
+    for name in ("input_features_mask", "feature_attention_mask", "audio_attention_mask"):
+        if facts.takes(name):
+            given[name] = torch.ones(1, frames, dtype=torch.long)
+    return given
+
+
+def _mel_first(facts: Facts) -> Inputs:
+    bins, frames = _mels(facts)
+    return _sound(facts, torch.randn(1, bins, frames), frames)
+
+
+def _time_first(facts: Facts) -> Inputs:
+    bins, frames = _mels(facts)
+    return _sound(facts, torch.randn(1, frames, bins), frames)
+
+
+def _wave(facts: Facts) -> Inputs:
+    samples = 6400
+    one = facts.find("audio_channels", default=0) or facts.config.model_type in ("dac", "encodec", "mimi")
+    return _sound(facts, torch.randn(1, 1, samples) if one else torch.randn(1, samples), samples)
+
+
+_BY_NAME: dict[str, Callable[[Facts], Any]] = {
+    "past_values": lambda f: torch.randn(1, f.find("context_length", default=32)),
+}
