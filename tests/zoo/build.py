@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import itertools
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,30 +51,30 @@ def build(model_type: str, seconds: int = 60) -> Tiny:
         raise CannotBuild(_line(error)) from None
     failures: list[str] = []
     with _time_limit(seconds):
-        for divisor, small_images in SCALES:
+        for rich, sizes in itertools.product((True, False), SCALES):
             try:
-                return _attempt(model_type, kind, Scale(divisor, small_images))
+                return _attempt(model_type, kind, Scale(*sizes), rich)
             except TimeoutError:
                 raise CannotBuild(f"still not built after {seconds} s; {failures}") from None
             except Exception as error:  # whatever a model raises says that this size does not fit it
-                failures.append(f"1/{divisor}: {_line(error)}")
+                failures.append(f"{sizes}: {_line(error)}")
     raise CannotBuild("; ".join(dict.fromkeys(failures)))
 
 
-def _attempt(model_type: str, kind: type[PreTrainedModel], scale: Scale) -> Tiny:
+def _attempt(model_type: str, kind: type[PreTrainedModel], scale: Scale, rich: bool) -> Tiny:
     config = shrink(model_type, scale)
     count = _count(kind, config)
     if count > PARAMETERS:
         raise CannotBuild(f"{count / 1e6:.0f}M parameters")
     torch.manual_seed(0)
     model = kind(config).eval()
-    return Tiny(model, _accepted(model))
+    return Tiny(model, _accepted(model, rich))
 
 
-def _accepted(model: PreTrainedModel) -> Inputs:
-    """The first guess that runs and gives finite numbers."""
+def _accepted(model: PreTrainedModel, rich: bool) -> Inputs:
+    """The first guess that runs."""
     failures = []
-    for guess in candidates(model):
+    for guess in candidates(model, rich):
         inputs: Inputs | None = guess
         for _ in range(4):
             try:
@@ -113,11 +114,11 @@ def model_class(model_type: str) -> type[PreTrainedModel]:
         module, _, name = CLASS[model_type].rpartition(".")
         source = importlib.import_module(f"transformers.models.{module}") if module else transformers
         return getattr(source, name)
-    maps = sorted((n for n in dir(modeling_auto) if n.endswith("MAPPING_NAMES")), key=lambda n: (n != "MODEL_MAPPING_NAMES", n))
-    for name in maps:
+    maps = [n for n in dir(modeling_auto) if n.startswith("MODEL_") and n.endswith("MAPPING_NAMES")]
+    for name in sorted(maps, key=lambda n: (n != "MODEL_MAPPING_NAMES", n)):
         named = getattr(modeling_auto, name).get(model_type)
         kind = getattr(transformers, named[0] if isinstance(named, (list, tuple)) else named or "", None)
-        if kind is not None and _runs(kind):
+        if _runs(kind):
             return kind
     return _from_file(model_type)
 
@@ -127,13 +128,13 @@ def _from_file(model_type: str) -> type[PreTrainedModel]:
     config = CONFIG_MAPPING[model_type]
     module = importlib.import_module(config.__module__.replace(".configuration_", ".modeling_"))
     for kind in vars(module).values():
-        if isinstance(kind, type) and issubclass(kind, PreTrainedModel) and _runs(kind) and kind.config_class is config:
+        if _runs(kind) and kind.config_class is config:
             return kind
     raise ImportError(f"no model class takes a {config.__name__}")
 
 
 def _runs(kind: Any) -> bool:
-    return isinstance(kind, type) and kind.forward is not torch.nn.Module.forward
+    return isinstance(kind, type) and issubclass(kind, PreTrainedModel) and kind.forward is not torch.nn.Module.forward
 
 
 def _line(error: Exception) -> str:

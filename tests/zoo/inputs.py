@@ -27,14 +27,14 @@ _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos", "image"
 _SOUNDS = ("input_features", "input_values", "audio_values", "audio_input_features")
 
 
-def candidates(model: PreTrainedModel) -> Iterator[Inputs]:
-    """Guesses, best first."""
+def candidates(model: PreTrainedModel, rich: bool) -> Iterator[Inputs]:
+    """Guesses, best first: all that the model can see and hear where `rich`, else one thing alone."""
     facts = Facts(model)
     by_hand = INPUTS.get(model.config.model_type)
     if by_hand is not None:
         yield by_hand(facts)
         return
-    for pixels, sound, text in _plans(facts):
+    for pixels, sound, text in (_rich_plans if rich else _poor_plans)(facts):
         torch.manual_seed(1)
         guess: Inputs = {}
         for part in (pixels, sound, text):
@@ -48,14 +48,15 @@ def with_placeholders(inputs: Inputs, model: PreTrainedModel, error: str) -> Inp
     found = _MISMATCH.search(error)
     if found is None or "input_ids" not in inputs:
         return None
-    tokens, features = (int(n) for n in found.groups() if n is not None)
+    _, features = (int(n) for n in found.groups() if n is not None)
     facts, ids = Facts(model), inputs["input_ids"]
     wanted = next((k for k in ("image", "video", "audio") if k in error.lower()[: found.start() + 1]), "image")
     special = facts.placeholder(wanted) or facts.placeholder("audio")
-    if special is None or features > 4000 or tokens == features:
+    if features > 600:  # some models count numbers, not vectors
+        features //= getattr(getattr(facts.config, "text_config", facts.config), "hidden_size", 1)
+    if special is None or int((ids == special).sum()) == features or features > 600:
         return None
-    width = max(int((ids == special).sum()) * features // max(tokens, 1), features)
-    return inputs | facts.text(facts.placeholders(inputs) | {special: width})
+    return inputs | facts.text(facts.placeholders(inputs) | {special: features})
 
 
 class Facts:
@@ -130,25 +131,29 @@ def _tree(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
 Part = Callable[[Facts], Inputs] | None
 
 
-def _plans(facts: Facts) -> Iterator[tuple[Part, Part, Part]]:
-    """Which shapes of picture and sound to try, with text or without."""
+def _parts(facts: Facts) -> tuple[list[Part], list[Part], list[Part]]:
+    """Shapes of picture, of sound and of text that are worth trying, likeliest first."""
     pictures: list[Part] = []
-    if any(facts.takes(n) for n in _PIXELS):
-        shapes = [_patches, _image, _film, _tiles, _flat_patches] if facts.takes("image_grid_thw") else \
-                 [_image, _film, _tiles, _flat_patches, _patches, _big_image]
-        pictures += shapes
-    elif facts.takes("grid_thw") or facts.takes("image_grid_thw"):
-        pictures.append(_patches)
+    if facts.takes("grid_thw") or facts.takes("image_grid_thw"):
+        pictures = [_patches]
+    elif any(facts.takes(n) for n in _PIXELS):
+        pictures = [_image, _film, _tiles, _flat_patches, _big_image]
     sounds: list[Part] = [_mel_first, _time_first, _wave] if any(facts.takes(n) for n in _SOUNDS) else []
-    text: list[Part] = [_text] if facts.takes("input_ids") else []
-    if not text and facts.takes("decoder_input_ids"):
-        text = [None]
-    for picture, sound in itertools.product(pictures or [None], sounds or [None]):
-        for words in text or [None]:
-            yield picture, sound, words
-    if text:
-        yield from ((p, None, t) for p in pictures for t in text if sounds)
-        yield from ((None, s, t) for s in sounds for t in text if pictures)
+    return pictures, sounds, [_text] if facts.takes("input_ids") else []
+
+
+def _rich_plans(facts: Facts) -> Iterator[tuple[Part, Part, Part]]:
+    pictures, sounds, texts = _parts(facts)
+    yield from itertools.product(pictures or [None], sounds or [None], texts or [None])
+
+
+def _poor_plans(facts: Facts) -> Iterator[tuple[Part, Part, Part]]:
+    pictures, sounds, texts = _parts(facts)
+    if sounds and pictures:
+        yield from itertools.product(pictures, [None], texts or [None])
+        yield from itertools.product([None], sounds, texts or [None])
+    if texts:
+        yield from itertools.product(pictures or [None], sounds or [None], [None])
         yield None, None, _text
     if facts.takes("inputs_embeds"):
         yield None, None, _embedded
@@ -165,7 +170,9 @@ def _complete(guess: Inputs, facts: Facts) -> Inputs:
 
 
 def _text(facts: Facts) -> Inputs:
-    special = {i: 1 for k, names in (("image", _PIXELS), ("audio", _SOUNDS))
+    grid = facts.takes("image_grid_thw")
+    count = 16 // facts.find("spatial_merge_size", "merge_size", default=2) ** 2 if grid else 1
+    special = {i: count for k, names in (("image", _PIXELS), ("audio", _SOUNDS))
                if any(facts.takes(n) for n in names) and (i := facts.placeholder(k)) is not None}
     return facts.text(special)
 
@@ -180,7 +187,7 @@ def _embedded(facts: Facts) -> Inputs:
 def _pixels(facts: Facts, *shape: int) -> Inputs:
     name = next(n for n in _PIXELS if facts.takes(n))
     given: Inputs = {name: torch.randn(*shape)}
-    if facts.takes("image_sizes"):
+    if facts.takes("image_sizes") and len(shape) > 4:
         given["image_sizes"] = torch.tensor([list(shape[-2:])])
     return given
 

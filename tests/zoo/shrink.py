@@ -15,7 +15,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.zoo.overrides import CONFIG
+from tests.zoo.overrides import FIXED, START
 
 VOCABULARY = 160
 DEEPEST = 4
@@ -39,16 +39,25 @@ _SPECIAL_ID = re.compile(r"(token_id|token_index|token_ids|_token)$")
 _LAYER_NUMBERS = re.compile(r"ind(ex|ic)|layers|_ids?$|blocks|_hook_")
 _PERIOD = re.compile(r"(period|interval|frequency|every_n_layers|sparse_step|window_pattern|layer_freq|layer_group_size)$")
 _STAGES = ("depths", "hidden_sizes", "embed_dims", "blocks_per_stage", "encoder_hidden_sizes", "stage_configs")
+_HIDDEN = ("embed_dim", "hidden_size", "d_model", "n_embd", "dim", "hidden_dim")
+_HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_attention_heads", "attention_heads")
 _KEEP = {"model_type", "transformers_version", "architectures", "id2label", "label2id", "dtype", "chunk_size_feed_forward"}
 
 
 @dataclass
 class Scale:
-    """How far to go: `divisor` for widths, `small_images` for as few patches as the model can take."""
+    """How far to go.
+
+    `divisor` divides all widths. Where it is 0, heads become `head` wide instead: each width that is a whole number of
+    heads follows its own heads, and a width of one tower that another tower names follows too. `small_images` asks for
+    as few patches as the model can take.
+    """
 
     divisor: int
+    head: int = 0
     small_images: bool = True
     ids: dict[int, int] = field(default_factory=dict)
+    widths: dict[int, int] = field(default_factory=dict)
 
     def move_id(self, old: int) -> int:
         """A special id's place inside the small vocabulary; ids that fit already stay."""
@@ -57,7 +66,7 @@ class Scale:
         return self.ids.setdefault(old, VOCABULARY - 1 - len(self.ids))
 
 
-SCALES = ((16, True), (8, True), (4, True), (8, False), (2, True), (1, True), (1, False))
+SCALES = ((16, 0), (8, 0), (0, 8), (0, 16), (4, 0), (8, 0, False), (2, 0), (1, 0), (1, 0, False))
 
 
 def shrink(model_type: str, scale: Scale) -> PreTrainedConfig:
@@ -71,25 +80,55 @@ def shrink(model_type: str, scale: Scale) -> PreTrainedConfig:
         How far; it also remembers which special id went where.
     """
     kind = CONFIG_MAPPING[model_type]
-    given = CONFIG.get(model_type, {})
-    return kind(**_changes(kind(**given), scale, given))
+    start = START.get(model_type, {})
+    whole = kind(**start)
+    if not scale.divisor:
+        _learn_widths(whole, scale)
+    return kind(**start | _changes(whole, scale))
 
 
-def _changes(config: PreTrainedConfig, scale: Scale, given: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The keyword arguments that make a small `config`; what was `given` by hand stays as it is."""
-    given = given or {}
+def _learn_widths(config: PreTrainedConfig, scale: Scale) -> None:
+    """Note what becomes of the hidden sizes of all towers."""
+    for key in getattr(type(config), "sub_configs", None) or {}:
+        if isinstance(sub := getattr(config, key, None), PreTrainedConfig):
+            _learn_widths(sub, scale)
+    values = config.to_dict()
+    if divisor := _head_divisor(values, scale.head):
+        for key in _HIDDEN:
+            if isinstance(width := values.get(key), int) and width % divisor == 0:
+                scale.widths[width] = width // divisor
+
+
+def _head_divisor(values: dict[str, Any], head: int) -> int:
+    """What heads must be divided by to become `head` wide; 0 where they are not a multiple of it."""
+    heads = next((values[k] for k in _HEADS if isinstance(values.get(k), int)), 0)
+    hidden = next((values[k] for k in _HIDDEN if isinstance(values.get(k), int)), 0)
+    width = values.get("head_dim") or values.get("d_kv") or (hidden // heads if heads else 0)
+    return width // head if isinstance(width, int) and width % head == 0 else 0
+
+
+def _changes(config: PreTrainedConfig, scale: Scale) -> dict[str, Any]:
+    """The keyword arguments that make a small `config`."""
+    fixed = FIXED.get(config.model_type, {})
     subs = set(getattr(type(config), "sub_configs", None) or {})
     values = {k: v for k, v in config.to_dict().items() if k not in subs and k not in _KEEP}
     layers = _pick_layers(values)
     small = {k: _small(k, v, values, layers, scale) for k, v in values.items()}
-    changed = {k: v for k, v in small.items() if v != values[k]} | given
+    changed = {k: v for k, v in small.items() if v != values[k]} | fixed
     if "out_indices" in changed:
         changed["out_features"] = None
-    for key in subs - set(given):
+    for key in subs - set(fixed):
         sub = getattr(config, key, None)
         if isinstance(sub, PreTrainedConfig):
+            _fit_to_text(sub, getattr(config, "text_config", None))
             changed[key] = _nested(sub, scale)
     return changed
+
+
+def _fit_to_text(sub: PreTrainedConfig, text: PreTrainedConfig | None) -> None:
+    """Let a tower write vectors as wide as the text model reads; the bare defaults of some parents disagree."""
+    if text is not None and sub is not text and hasattr(sub, "out_hidden_size") and hasattr(text, "hidden_size"):
+        sub.out_hidden_size = text.hidden_size
 
 
 def _nested(sub: PreTrainedConfig, scale: Scale) -> dict[str, Any]:
@@ -101,8 +140,10 @@ def _nested(sub: PreTrainedConfig, scale: Scale) -> dict[str, Any]:
     inner = set(getattr(type(sub), "sub_configs", None) or {})
     derived = {"stage_names", "out_features", "transformers_version"}
     own = {k: v for k, v in sub.to_dict().items() if v != usual.get(k) and k not in inner | derived}
-    given = CONFIG.get(sub.model_type, {})
-    return own | _changes(sub, scale) | given | {"model_type": sub.model_type}
+    if start := START.get(sub.model_type):
+        own |= start
+        sub = type(sub)(**own)
+    return own | _changes(sub, scale) | {"model_type": sub.model_type}
 
 
 @dataclass
@@ -142,7 +183,7 @@ def _is_layer_list(key: str, value: Any, before: int) -> bool:
 def _small(key: str, value: Any, values: dict[str, Any], layers: _Layers | None, scale: Scale) -> Any:
     """The small counterpart of one entry."""
     if isinstance(value, dict):
-        return {k: _divide(v, scale) if str(k).endswith("_section") else v for k, v in value.items()}
+        return {k: _divide(v, _divisor(values, scale)) if str(k).endswith("_section") else v for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return _small_list(key, value, values, layers, scale)
     if type(value) is not int:
@@ -150,11 +191,15 @@ def _small(key: str, value: Any, values: dict[str, Any], layers: _Layers | None,
     return _small_int(key, value, values, layers, scale)
 
 
-def _divide(sections: list[int], scale: Scale) -> list[int]:
+def _divide(sections: list[int], divisor: int) -> list[int]:
     """Rotary sections, which share out half a head; they follow the head's width."""
-    small = [n // scale.divisor for n in sections]
-    small[-1] += sum(sections) // scale.divisor - sum(small)
+    small = [n // divisor for n in sections]
+    small[-1] += sum(sections) // divisor - sum(small)
     return small
+
+
+def _divisor(values: dict[str, Any], scale: Scale) -> int:
+    return scale.divisor or _head_divisor(values, scale.head) or 64 // scale.head
 
 
 def _small_list(key: str, value: Any, values: dict[str, Any], layers: _Layers | None, scale: Scale) -> Any:
@@ -200,9 +245,15 @@ def _small_int(key: str, value: int, values: dict[str, Any], layers: _Layers | N
         return _small_image(value, values) if scale.small_images else value
     if key == "max_source_positions":
         return min(value, 64)
-    if _is_width(key) and value >= 16 and value % scale.divisor == 0:
-        return value // scale.divisor
+    if _is_width(key) and value >= 16:
+        return _small_width(value, _divisor(values, scale), scale)
     return value
+
+
+def _small_width(value: int, divisor: int, scale: Scale) -> int:
+    if value in scale.widths:
+        return scale.widths[value]
+    return value // divisor if value % divisor == 0 else value
 
 
 def _small_depth(key: str, value: int, values: dict[str, Any], layers: _Layers | None) -> int:
