@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from tests.zoo.overrides import INPUTS
+from tests.zoo.special import BESIDES, BY_NAME, INPUTS
 
 Inputs = dict[str, Any]
 TEXT = 12
@@ -164,8 +164,10 @@ def _complete(guess: Inputs, facts: Facts) -> Inputs:
     if facts.takes("decoder_input_ids") and (getattr(facts.config, "is_encoder_decoder", False) or "input_ids" not in guess):
         guess.setdefault("decoder_input_ids", torch.arange(3, 10)[None])
     for name in facts.parameters:
-        if name not in guess and facts.needs(name) and name in _BY_NAME:
-            guess[name] = _BY_NAME[name](facts)
+        if name not in guess and facts.needs(name) and name in BY_NAME:
+            guess[name] = BY_NAME[name](facts)
+    for name, make in BESIDES.get(facts.config.model_type, {}).items():
+        guess[name] = make(facts)
     return guess
 
 
@@ -247,7 +249,7 @@ def _mels(facts: Facts) -> tuple[int, int]:
     """Frequency bins and frames."""
     bins = facts.find("num_mel_bins", "feature_size", "input_feat_size", "input_dim", "input_feat_per_channel",
                       "feature_projection_input_dim", "input_size", default=80)
-    frames = 2 * facts.find("max_source_positions", default=64)
+    frames = facts.find("max_length", default=2 * facts.find("max_source_positions", default=64))
     return bins if isinstance(bins, int) else 80, frames
 
 
@@ -273,8 +275,3 @@ def _wave(facts: Facts) -> Inputs:
     samples = 6400
     one = facts.find("audio_channels", default=0) or facts.config.model_type in ("dac", "encodec", "mimi")
     return _sound(facts, torch.randn(1, 1, samples) if one else torch.randn(1, samples), samples)
-
-
-_BY_NAME: dict[str, Callable[[Facts], Any]] = {
-    "past_values": lambda f: torch.randn(1, f.find("context_length", default=32)),
-}

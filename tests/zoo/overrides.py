@@ -1,28 +1,77 @@
-"""What the shrinker cannot know, family by family."""
+"""What the shrinker cannot know, family by family: tables only."""
 
 from __future__ import annotations
 
 from typing import Any
 
-START: dict[str, dict[str, Any]] = {}
+Table = dict[str, dict[str, Any]]
+
+
+def _rope(**more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0} | more}
+
+
+_RESNET = {"model_type": "resnet", "out_features": ["stage1", "stage2", "stage3", "stage4"]}
+_NO_TIMM: dict[str, Any] = {"use_timm_backbone": False, "backbone": None, "backbone_config": _RESNET}
+_LAST_STAGE = _NO_TIMM | {"backbone_config": _RESNET | {"out_features": ["stage4"]}}
+_EXPERTS = {"num_experts_per_tok": 2}
+
+START: Table = {
+    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_attention_heads": 16}},
+    "align_vision_model": {"width_coefficient": 1.0, "depth_coefficient": 0.5},
+    "audio-spectrogram-transformer": {"max_length": 64},
+    "autoformer": {"prediction_length": 8, "context_length": 16},
+    "blip-2": {"image_token_index": 50265},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+    "conditional_detr": _LAST_STAGE,
+    "dab-detr": _LAST_STAGE,
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 4, "clip_qkv": 8}, "d_model": 2048},
+    "deepseek_v2": _EXPERTS | {"moe_intermediate_size": 1408},
+    "deepseek_ocr2_text": _EXPERTS | {"moe_intermediate_size": 1408, "mlp_layer_types": ["dense"] + ["sparse"] * 11},
+    "deformable_detr": _NO_TIMM | {"backbone_config": _RESNET | {"out_features": ["stage2", "stage3", "stage4"]}},
+    "detr": _LAST_STAGE,
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 128},
+    "dots1": _EXPERTS | {"n_routed_experts": 4, "n_shared_experts": 1},
+    "efficientnet": {"width_coefficient": 1.0, "depth_coefficient": 0.5},
+    "ernie4_5_vl_moe_text": _rope(mrope_section=[22, 22, 20]),
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "glm4v_moe_text": _rope(mrope_section=[8, 12, 12], partial_rotary_factor=0.5),
+    "glm4v_text": _rope(mrope_section=[8, 12, 12], partial_rotary_factor=0.5),
+    "glm_image_text": _rope(mrope_section=[8, 12, 12]),
+    "glm_ocr_text": _rope(mrope_section=[8, 12, 12]),
+    "granite4_vision": {"deepstack_layer_map": [[-1, 0]]},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 1, "num_experts": 4},
+    "hunyuan_vl_text": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention"] * 10 + ["conv", "conv"]},
+    "informer": {"prediction_length": 8, "context_length": 16},
+    "instructblip": {"image_token_index": 50265},
+    "instructblipvideo": {"video_token_index": 50265},
+    "qwen2_5_vl_text": _rope(mrope_section=[16, 24, 24]),
+    "qwen2_vl_text": _rope(mrope_section=[16, 24, 24]),
+    "qwen2_vl_vision": {"hidden_size": 8192},
+    "table-transformer": _LAST_STAGE,
+    "time_series_transformer": {"prediction_length": 8, "context_length": 16},
+}
 """Set in the default configuration before it is shrunk."""
 
-FIXED: dict[str, dict[str, Any]] = {}
+FIXED: Table = {
+    "granitemoehybrid": {"num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"]},
+    "bamba": {"num_hidden_layers": 3, "attn_layer_indices": [1]},
+    "cvt": {"depth": [1, 2, 3]},
+    "blt": {"encoder_hash_byte_group_vocab": 500},
+    "chameleon": {"vocabulary_map": {"<image>": 150} | {f"IMGIMG{'ABCDEFGH'[i]}Z": 100 + i for i in range(8)}},
+}
 """Set as they are, whatever the scale."""
+
+SIZE: dict[str, tuple[int, ...]] = {
+    "align": (1, 0),
+    "align_vision_model": (1, 0),
+    "efficientnet": (1, 0),
+    "emu3": (4, 0),
+    "janus_vqgan": (1, 0),
+}
+"""The one scale to use, where the usual ones do not fit."""
 
 CLASS: dict[str, str] = {}
 """Model class, where the first one that transformers names is not the one to use."""
-
-INPUTS: dict[str, Any] = {}
-
-_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [16, 24, 24]}}
-_GLM_MROPE = {
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}
-}
-START |= {
-    "qwen2_vl_vision": {"hidden_size": 8192},
-    "qwen2_vl_text": _MROPE,
-    "qwen2_5_vl_text": _MROPE,
-    "glm4v_text": _GLM_MROPE,
-    "glm4v_moe_text": _GLM_MROPE,
-}

@@ -23,18 +23,18 @@ DEEPEST = 4
 _WIDTH = re.compile(
     r"hidden|dim|d_model|embd|embed|intermediate|ffn|d_ff|dff|d_kv|d_inner|n_inner|d_head|channel|filters|rank|"
     r"width|units|proj|inner|latent_size|latent_dim|feats$|head_size|inplanes|headdim|feedforward|feed_forward|"
-    r"features$|feature_size|planes|lowrank|neck_|_section$|axes|state_size|flow_size|fpn"
+    r"upsample_groups|features$|feature_size|planes|lowrank|neck_|_section$|axes|state_size|flow_size|fpn"
 )
 _NOT_WIDTH = re.compile(
     r"^num_(?!filters|pos_feats)|_num_(?!filters)|layers$|_layer|layer_|position|token|(_|^)ids?$|ind(ex|ic)|kernel|"
     r"stride|vocab|dropout|_rate|ratio|prob|factor|image_size|patch_size|window|chunk|^max_|^min_|eps|range|act$|"
-    r"_act|types?$|mult|coefficient|group|temperature|length|seq|_loss|bandwidth|embeddings$|bias|_heads|classes|"
+    r"_act|types?$|mult|coefficient|(?<!upsample_)group|temperature|length|seq|_loss|bandwidth|embeddings$|bias|_heads|classes|"
     r"mlp_only|depth|^act_dim|state_dim$|query_dim|mel_|max_dim|grid|num_channels|in_chans|sinusoid"
 )
 _DEPTH = re.compile(r"(^|_)(n_|num_)?(layers?|depth|num_blocks)$")
 _NOT_DEPTH = re.compile(r"feat_extract|conv|prenet|postnet|residual|nextn|mtp|feature|look_|max_depth|fov|lqe|resid")
 _EXPERTS = re.compile(r"(num|n|moe|routed|local)_(\w+_)?experts$|^num_experts$|expert_num")
-_TOP_EXPERTS = re.compile(r"experts_per_tok|moe_?(top)?_?k$|experts_top_k|num_selected_experts|top_k_experts|topk_experts")
+_TOP_EXPERTS = re.compile(r"experts_per_tok|experts_per_token|moe_?(top)?_?k$|experts_top_k|num_selected_experts|top_k_experts|topk_experts")
 _SPECIAL_ID = re.compile(r"(token_id|token_index|token_ids|_token)$")
 _LAYER_NUMBERS = re.compile(r"ind(ex|ic)|layers|_ids?$|blocks|_hook_")
 _PERIOD = re.compile(r"(period|interval|frequency|every_n_layers|sparse_step|window_pattern|layer_freq|layer_group_size)$")
@@ -84,7 +84,20 @@ def shrink(model_type: str, scale: Scale) -> PreTrainedConfig:
     whole = kind(**start)
     if not scale.divisor:
         _learn_widths(whole, scale)
-    return kind(**start | _changes(whole, scale))
+    changes = start | _changes(whole, scale)
+    small = kind(**changes)
+    _settle(small, changes)
+    return small
+
+
+def _settle(config: PreTrainedConfig, changes: dict[str, Any]) -> None:
+    """Set what the constructor passed over: some types know one entry by two names."""
+    for key, value in changes.items():
+        now = getattr(config, key, None)
+        if isinstance(now, PreTrainedConfig) and isinstance(value, dict):
+            _settle(now, value)
+        elif type(value) is int and isinstance(now, int) and now != value:
+            setattr(config, key, value)
 
 
 def _learn_widths(config: PreTrainedConfig, scale: Scale) -> None:
