@@ -86,7 +86,26 @@ def _attempt(model_type: str, kind: type[PreTrainedModel], scale: Scale, rich: b
         raise CannotBuild(f"{count / 1e6:.0f}M parameters")
     torch.manual_seed(0)
     model = kind(config).eval()
-    return Tiny(model, _accepted(model, rich))
+    inputs = _accepted(model, rich)
+    _sharpen(model, inputs)
+    return Tiny(model, inputs)
+
+
+def _sharpen(model: PreTrainedModel, inputs: Inputs) -> None:
+    """Make attention differ from layer to layer: as initialised it is nearly uniform, and any layer equals any other."""
+    weights = [p for name, p in model.named_parameters() if p.ndim == 2 and "att" in name.lower()]
+    before = [p.detach().clone() for p in weights]
+    with torch.no_grad():
+        for p in weights:
+            p.mul_(1.5 / (p.std() * p.shape[-1] ** 0.5).clamp(min=1e-3))
+    try:
+        finite = all(bool(t.isfinite().all()) for t in floats(run(model, inputs)))
+    except (RuntimeError, ValueError, IndexError):
+        finite = False
+    if not finite:
+        with torch.no_grad():
+            for p, old in zip(weights, before, strict=True):
+                p.copy_(old)
 
 
 def _accepted(model: PreTrainedModel, rich: bool) -> Inputs:

@@ -240,12 +240,12 @@ def _is_width(key: str) -> bool:
 def _small_int(key: str, value: int, values: dict[str, Any], layers: _Layers | None, scale: Scale) -> int:
     if "vocab_size" in key:
         return min(value, VOCABULARY)
-    if _SPECIAL_ID.search(key):
-        return scale.move_id(value)
     if _EXPERTS.search(key):
         return min(value, 4)
     if _TOP_EXPERTS.search(key):
         return min(value, 2)
+    if _SPECIAL_ID.search(key):
+        return scale.move_id(value)
     if key in ("n_group", "topk_group", "num_expert_group"):
         return 1
     if _PERIOD.search(key):

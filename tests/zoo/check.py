@@ -1,0 +1,193 @@
+"""What must hold of a capture from any model: right numbers, a model that runs as before, no trace left.
+
+The reference is transformers' own `output_attentions=True` on a copy of the model that is switched to eager. Not every
+tensor that it gives is attention (some models return scores or states there), so only probabilities are compared.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
+
+from attnflow import Attention, capture
+from tests.zoo.build import Tiny, floats, run
+
+TOLERANCE = 2e-5
+
+
+@dataclass
+class Report:
+    """What one capture gave.
+
+    Attributes:
+        route: how the weights were obtained.
+        blocks: for each block its number of layers.
+        layers: for each block its layer numbers.
+        sums: smallest and largest row sum, without the column of a sink.
+        compared: how many tensors of the reference could be compared.
+        wrong: those of them that no captured layer equals, by name.
+        unchanged: the model's output is the same, bit for bit, before and after.
+        restored: what is not as before; empty if all is.
+        owners: model types of the parts of the model whose attention was seen.
+        notes: what capture said.
+    """
+
+    route: str
+    blocks: dict[str, int]
+    layers: dict[str, list[int]]
+    sums: tuple[float, float]
+    compared: int = 0
+    wrong: list[str] = field(default_factory=list)
+    unchanged: bool = True
+    restored: list[str] = field(default_factory=list)
+    owners: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check(tiny: Tiny) -> Report:
+    """Capture from `tiny` and compare; errors of capture pass through, after the model was checked for traces."""
+    before, traces = _numbers(run(tiny.model, tiny.inputs)), snapshot(tiny.model)
+    torch.manual_seed(0)
+    try:
+        taken = capture(tiny.model, inputs=copy.deepcopy(tiny.inputs), heads="all")
+    finally:
+        left = differences(traces, snapshot(tiny.model))
+        if left:
+            raise AssertionError(f"capture left traces: {left}")
+    attention = taken[0] if isinstance(taken, list) else taken
+    expected = reference(tiny)
+    return Report(
+        route=attention.route,
+        blocks={name: len(b.weights) for name, b in attention.blocks.items()},
+        layers={name: list(b.layers) for name, b in attention.blocks.items()},
+        sums=row_sums(attention),
+        compared=len(expected),
+        wrong=mismatches(attention, expected),
+        unchanged=_same(before, _numbers(run(tiny.model, tiny.inputs))),
+        owners=owners(tiny.model, attention),
+        notes=list(attention.notes),
+    )
+
+
+def reference(tiny: Tiny) -> dict[str, Tensor]:
+    """The probabilities that `output_attentions=True` gives in eager, by field and number."""
+    model = copy.deepcopy(tiny.model)
+    for config in _configs(model):
+        config._attn_implementation_internal = "eager"
+    try:
+        output = run(model, tiny.inputs, output_attentions=True)
+    except (TypeError, ValueError):  # no such argument
+        return {}
+    found = dict(_attentions(output))
+    return {name: t for name, t in found.items() if _probabilities(t)}
+
+
+def _attentions(output: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    for key, value in output.items() if hasattr(output, "items") else ():
+        if "attention" in key and "mask" not in key:
+            yield from _tensors(value, path + key)
+        elif hasattr(value, "items"):
+            yield from _attentions(value, f"{path}{key}.")
+
+
+def _tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, (tuple, list)):
+        for i, inner in enumerate(value):
+            yield from _tensors(inner, f"{name}[{i}]")
+
+
+def _probabilities(weights: Tensor) -> bool:
+    if weights.ndim != 4 or not weights.is_floating_point() or 0 in weights.shape:
+        return False
+    return bool(weights.min() >= 0) and bool(weights.sum(-1).max() < 1.001) and bool(weights.sum(-1).max() > 0.1)
+
+
+def mismatches(attention: Attention, expected: dict[str, Tensor]) -> list[str]:
+    """Names in `expected` that no captured layer equals; each layer may stand for one of them only."""
+    taken = [w for block in attention.blocks.values() for w in block.weights]
+    wrong = []
+    for name, weights in expected.items():
+        at = next((i for i, w in enumerate(taken) if equal(w, weights)), None)
+        if at is None:
+            wrong.append(name)
+        else:
+            del taken[at]
+    return wrong
+
+
+def equal(taken: np.ndarray, weights: Tensor) -> bool:
+    """Whether captured [heads, queries, keys] are the first example of [batch, heads, queries, keys]."""
+    first = weights[0].float().numpy()
+    if taken.shape[-1] == first.shape[-1] + 1:
+        taken = taken[..., :-1]
+    return taken.shape == first.shape and bool(np.allclose(taken, first, atol=TOLERANCE, rtol=1e-3))
+
+
+def row_sums(attention: Attention) -> tuple[float, float]:
+    """Smallest and largest row sum; what a sink took is not counted."""
+    sums = [w[..., : -1 if b.sink else None].sum(-1) for b in attention.blocks.values() for w in b.weights]
+    return float(min(s.min() for s in sums)), float(max(s.max() for s in sums))
+
+
+def owners(model: PreTrainedModel, attention: Attention) -> list[str]:
+    """Model types of the modules that attended, each by the nearest configuration above it."""
+    found = set()
+    for name in {m for b in attention.blocks.values() for m in b.modules}:
+        path = name
+        while path and not isinstance(getattr(model.get_submodule(path), "config", None), PreTrainedConfig):
+            path = path.rpartition(".")[0]
+        found.add(model.get_submodule(path).config.model_type)
+    return sorted(found)
+
+
+def _numbers(output: Any) -> list[Tensor]:
+    return [t.detach().clone() for t in floats(output)]
+
+
+def _same(before: list[Tensor], after: list[Tensor]) -> bool:
+    return len(before) == len(after) and all(
+        torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True)
+    )
+
+
+def _configs(model: PreTrainedModel) -> list[PreTrainedConfig]:
+    """Every configuration object in the model, each once."""
+    found: dict[int, PreTrainedConfig] = {}
+    todo = [getattr(m, "config", None) for m in model.modules()]
+    while todo:
+        config = todo.pop()
+        if isinstance(config, PreTrainedConfig) and id(config) not in found:
+            found[id(config)] = config
+            todo += [getattr(config, k, None) for k in getattr(type(config), "sub_configs", None) or ()]
+    return list(found.values())
+
+
+def snapshot(model: PreTrainedModel) -> dict[str, Any]:
+    """All that a capture could leave changed."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    generation = getattr(model, "generation_config", None)
+    return {
+        "implementation": [c._attn_implementation_internal for c in _configs(model)],
+        "config": [c.to_dict() for c in _configs(model)],
+        "generation config": generation.to_dict() if generation is not None else None,
+        "hooks": [[len(getattr(m, h)) for h in hooks] for m in model.modules()],
+        "training flag": [m.training for m in model.modules()],
+        "attributes": [sorted(vars(m)) for m in model.modules()],
+        "requires_grad": [p.requires_grad for p in model.parameters()],
+        "parameters": [(p.data_ptr(), p._version) for p in model.parameters()],
+        "interface": sorted(AttentionInterface._global_mapping),
+    }
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Names of what changed."""
+    return [name for name in before if repr(before[name]) != repr(after[name])]
