@@ -164,7 +164,7 @@ def _from_file(model_type: str) -> type[PreTrainedModel]:
     """A part of a larger model, which no Auto class names: look in the modelling file."""
     config = CONFIG_MAPPING[model_type]
     module = importlib.import_module(config.__module__.replace(".configuration_", ".modeling_"))
-    running = [kind for kind in vars(module).values() if _runs(kind)]
+    running = sorted((k for k in vars(module).values() if _runs(k)), key=lambda k: not k.__name__.endswith("Model"))
     for kind in running:
         if config is kind.config_class or config.__name__ in str(_annotation(kind)):
             return kind

@@ -135,10 +135,10 @@ def _parts(facts: Facts) -> tuple[list[Part], list[Part], list[Part]]:
     """Shapes of picture, of sound and of text that are worth trying, likeliest first."""
     pictures: list[Part] = []
     if facts.takes("grid_thw") or facts.takes("image_grid_thw"):
-        pictures = [_patches]
+        pictures = [_patches, _square_patches, _patches_of_one]
     elif any(facts.takes(n) for n in _PIXELS):
-        pictures = [_image, _film, _tiles, _flat_patches, _big_image]
-    sounds: list[Part] = [_mel_first, _time_first, _wave] if any(facts.takes(n) for n in _SOUNDS) else []
+        pictures = [_image, _film, _tiles, _flat_patches, _big_image, _image_with_size]
+    sounds: list[Part] = [_mel_first, _time_first, _wave, _wave_channel] if any(facts.takes(n) for n in _SOUNDS) else []
     return pictures, sounds, [_text] if facts.takes("input_ids") else []
 
 
@@ -203,6 +203,10 @@ def _image(facts: Facts) -> Inputs:
     return _pixels(facts, 1, _channels(facts), *facts.side())
 
 
+def _image_with_size(facts: Facts) -> Inputs:
+    return _image(facts) | {"image_sizes": torch.tensor([facts.side()])}
+
+
 def _big_image(facts: Facts) -> Inputs:
     return _pixels(facts, 1, _channels(facts), 224, 224)
 
@@ -230,15 +234,28 @@ def _flat_patches(facts: Facts) -> Inputs:
     return given
 
 
-def _patches(facts: Facts) -> Inputs:
-    """Pixels of a 4 × 4 grid of patches, all pictures in one row, with the grid's size."""
-    patch, depth = facts.find("patch_size", default=14), facts.find("temporal_patch_size", default=1)
-    wide = _channels(facts) * depth * patch * patch
+def _grid(facts: Facts, *shape: int) -> Inputs:
     grid = torch.tensor([[1, 4, 4]])
     if facts.takes("grid_thw"):
         first = next(n for n in ("hidden_states", "pixel_values", "pixel_values_videos") if facts.takes(n))
-        return {first: torch.randn(16, wide), "grid_thw": grid}
-    return {"pixel_values": torch.randn(16, wide), "image_grid_thw": grid}
+        return {first: torch.randn(*shape), "grid_thw": grid}
+    return {"pixel_values": torch.randn(*shape), "image_grid_thw": grid}
+
+
+def _patches(facts: Facts) -> Inputs:
+    """Pixels of a 4 × 4 grid of patches, all pictures in one row, with the grid's size."""
+    patch, depth = facts.find("patch_size", default=14), facts.find("temporal_patch_size", "patch_temporal", default=1)
+    return _grid(facts, 16, _channels(facts) * depth * patch * patch)
+
+
+def _square_patches(facts: Facts) -> Inputs:
+    patch = facts.find("patch_size", default=14)
+    return _grid(facts, 16, _channels(facts), patch, patch)
+
+
+def _patches_of_one(facts: Facts) -> Inputs:
+    patch = facts.find("patch_size", default=14)
+    return _grid(facts, 1, 16, _channels(facts), patch, patch)
 
 
 def _sound_name(facts: Facts) -> str:
@@ -272,6 +289,8 @@ def _time_first(facts: Facts) -> Inputs:
 
 
 def _wave(facts: Facts) -> Inputs:
-    samples = 6400
-    one = facts.find("audio_channels", default=0) or facts.config.model_type in ("dac", "encodec", "mimi")
-    return _sound(facts, torch.randn(1, 1, samples) if one else torch.randn(1, samples), samples)
+    return _sound(facts, torch.randn(1, 7680), 7680)
+
+
+def _wave_channel(facts: Facts) -> Inputs:
+    return _sound(facts, torch.randn(1, 1, 7680), 7680)

@@ -38,13 +38,21 @@ START: Table = {
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "glm4v_moe_text": _rope(mrope_section=[8, 12, 12], partial_rotary_factor=0.5),
     "glm4v_text": _rope(mrope_section=[8, 12, 12], partial_rotary_factor=0.5),
-    "glm_image_text": _rope(mrope_section=[8, 12, 12]),
     "glm_ocr_text": _rope(mrope_section=[8, 12, 12]),
     "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "downsample_rate": "1/2", "image_grid_pinpoints": [[64, 64]]},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "moe_topk": 1, "num_experts": 4},
     "hunyuan_vl_text": {"head_dim": 128} | _rope(mrope_section=[16, 16, 16, 16]),
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention"] * 10 + ["conv", "conv"]},
+    "glm_image_text": _rope(mrope_section=[8, 12, 12], partial_rotary_factor=0.5),
+    "lighton_ocr": {"image_token_id": 151655},
+    "llama4_vision_model": {"num_attention_heads": 8, "hidden_size": 768},
+    "ministral": {"head_dim": 128},
+    "molmo2_adapter": {"vision_feature_layer": [-1, -2]},
+    "moonshine_streaming": {"num_attention_heads": 8, "num_key_value_heads": 8},
+    "nemotron": {"num_key_value_heads": 8},
+    "pix2struct_text_model": {"initializer_range": 0.02},
+    "pp_doclayout_v2": {"class_thresholds": [0.5] * 2},
     "informer": {"prediction_length": 8, "context_length": 16},
     "instructblip": {"image_token_index": 50265},
     "instructblipvideo": {"video_token_index": 50265},
@@ -57,6 +65,9 @@ START: Table = {
 """Set in the default configuration before it is shrunk."""
 
 FIXED: Table = {
+    "emu3": {"vocabulary_map": {"<image>": 150, "<|extra_200|>": 151} | {f"<|visual token {i:06}|>": 60 + i for i in range(80)}},
+    "emu3_vqgan": {"codebook_size": 80},
+    "perceiver": {"num_latents": 16, "d_latents": 32, "num_self_attends_per_block": 2},
     "granitemoehybrid": {"num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"]},
     "bamba": {"num_hidden_layers": 3, "attn_layer_indices": [1]},
     "cvt": {"depth": [1, 2, 3]},
@@ -74,5 +85,9 @@ SIZE: dict[str, tuple[int, ...]] = {
 }
 """The one scale to use, where the usual ones do not fit."""
 
-CLASS: dict[str, str] = {}
+CLASS: dict[str, str] = {
+    "musicgen": "MusicgenForConditionalGeneration",
+    "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
+    "perceiver": "PerceiverForMaskedLM",
+}
 """Model class, where the first one that transformers names is not the one to use."""

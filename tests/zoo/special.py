@@ -27,6 +27,18 @@ def _hidden(facts: Facts) -> torch.Tensor:
     return torch.randn(1, 12, facts.width())
 
 
+def _flattened(facts: Facts) -> torch.Tensor:
+    """Row and column of 12 patches, then their pixels."""
+    places = torch.cartesian_prod(torch.arange(1, 4), torch.arange(1, 5)).float()
+    side = facts.find("patch_size", default=16)
+    return torch.cat([places, torch.randn(12, 3 * side * side)], -1)[None]
+
+
+def _first(facts: Facts, count: int) -> torch.Tensor:
+    """A mask over 12 ids, set for the first of them."""
+    return (torch.arange(12) < count)[None]
+
+
 BY_NAME: dict[str, Maker] = {
     "query_embeds": _hidden,
     "hidden_states": _hidden,
@@ -37,6 +49,14 @@ BY_NAME: dict[str, Maker] = {
     "past_time_features": lambda f: torch.randn(1, _history(f), f.find("num_time_features", default=0)),
     "past_observed_mask": lambda f: torch.ones(1, _history(f)),
     "qformer_input_ids": _ids,
+    "aspect_ratio_ids": lambda f: torch.ones(1, 1, dtype=torch.long),
+    "aspect_ratio_mask": lambda f: torch.ones(1, 1, 4, dtype=torch.long),
+    "audio_input_ids": _ids,
+    "pooled_patches_idx": lambda f: torch.arange(12).reshape(1, 3, 4),
+    "noise_embeds": _hidden,
+    "context_hidden_states": _hidden,
+    "action_embeds": lambda f: torch.randn(1, 6, f.config.dit_config.hidden_size),
+    "task_inputs": _ids,
     "audio_mel": lambda f: torch.randn(1, 64, f.find("input_feat_size", default=128)),
     "audio_mel_mask": lambda f: torch.zeros(1, 64, dtype=torch.bool),
     "spectrogram": lambda f: torch.randn(1, 8, f.find("model_in_dim", default=80)),
@@ -44,6 +64,20 @@ BY_NAME: dict[str, Maker] = {
 
 BESIDES: dict[str, dict[str, Maker]] = {
     "blip_2_qformer": {"encoder_hidden_states": lambda f: torch.randn(1, 6, f.config.encoder_hidden_size)},
+    "idefics": {"image_attention_mask": lambda f: torch.ones(1, 12, 2, dtype=torch.long)},
+    "kosmos-2": {"image_embeds_position_mask": lambda f: _first(f, f.config.latent_query_num)},
+    "lxmert": {
+        "visual_feats": lambda f: torch.randn(1, 5, f.config.visual_feat_dim),
+        "visual_pos": lambda f: torch.rand(1, 5, 4),
+    },
+    "minicpm_ocr_vision": {"target_sizes": lambda f: torch.tensor([[4, 4]])},
+    "minicpmv4_6_vision": {"target_sizes": lambda f: torch.tensor([[4, 4]])},
+    "minicpmv4_7_vision": {"target_sizes": lambda f: torch.tensor([[4, 4]])},
+    "mllama_vision_model": {"pixel_values": lambda f: torch.randn(1, 1, 4, 3, *f.side())},
+    "patchtst": {"past_values": lambda f: torch.randn(1, 32, f.config.num_input_channels)},
+    "patchtsmixer": {"past_values": lambda f: torch.randn(1, 32, f.config.num_input_channels)},
+    "pix2struct": {"flattened_patches": _flattened},
+    "pix2struct_vision_model": {"flattened_patches": _flattened},
     "clap": {
         "input_features": lambda f: torch.randn(1, 1, 256, 64),
         "is_longer": lambda f: torch.tensor([[False]]),
@@ -65,6 +99,9 @@ INPUTS: dict[str, Maker] = {
         "timesteps": torch.arange(5)[None],
         "attention_mask": torch.ones(1, 5, dtype=torch.long),
     },
+    "musicgen": lambda f: {"input_ids": _ids(f, 12), "decoder_input_ids": torch.randint(3, 90, (4, 6))},
+    "musicgen_melody": lambda f: {"input_ids": _ids(f, 12), "decoder_input_ids": torch.randint(3, 90, (4, 6))},
+    "perceiver": lambda f: {"inputs": _ids(f, 12), "attention_mask": torch.ones(1, 12)},
     "dia": lambda f: {"input_ids": _ids(f, 12), "decoder_input_ids": torch.randint(3, 90, (1, 7, 9))},
 }
 """The whole input of a type."""
