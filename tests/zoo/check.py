@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
-from attnflow import Attention, capture
+from attnflow.attention import Attention
+from attnflow.capture import capture
 from tests.zoo.build import Tiny, floats, run
 
 TOLERANCE = 2e-5
@@ -125,11 +126,22 @@ def mismatches(attention: Attention, expected: dict[str, Tensor]) -> list[str]:
 
 
 def equal(taken: np.ndarray, weights: Tensor) -> bool:
-    """Whether captured [heads, queries, keys] are the first example of [batch, heads, queries, keys]."""
-    first = weights[0].float().numpy()
-    if taken.shape[-1] == first.shape[-1] + 1:
+    """Whether captured [heads, queries, keys] are those of the one example in [parts, heads, queries, keys].
+
+    There is one part, or one for each window or tile; windows do not see each other.
+    """
+    parts, heads, rows, columns = weights.shape
+    if taken.shape[-1] == parts * columns + 1:
         taken = taken[..., :-1]
-    return taken.shape == first.shape and bool(np.allclose(taken, first, atol=TOLERANCE, rtol=1e-3))
+    if taken.shape != (heads, parts * rows, parts * columns):
+        return False
+    shown = 0
+    for i, part in enumerate(weights.float().numpy()):
+        own = taken[:, i * rows : (i + 1) * rows, i * columns : (i + 1) * columns]
+        if not np.allclose(own, part, atol=TOLERANCE, rtol=1e-3):
+            return False
+        shown += np.count_nonzero(own)
+    return shown == np.count_nonzero(taken)
 
 
 def row_sums(attention: Attention) -> tuple[float, float]:
@@ -141,8 +153,8 @@ def row_sums(attention: Attention) -> tuple[float, float]:
 def owners(model: PreTrainedModel, attention: Attention) -> list[str]:
     """Model types of the modules that attended, each by the nearest configuration above it."""
     found = set()
-    for name in {m for b in attention.blocks.values() for m in b.modules}:
-        path = name
+    names = {m for b in attention.blocks.values() for m in b.modules}
+    for path in names & {name for name, _ in model.named_modules()} or {""}:
         while path and not isinstance(getattr(model.get_submodule(path), "config", None), PreTrainedConfig):
             path = path.rpartition(".")[0]
         found.add(model.get_submodule(path).config.model_type)
@@ -191,3 +203,8 @@ def snapshot(model: PreTrainedModel) -> dict[str, Any]:
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Names of what changed."""
     return [name for name in before if repr(before[name]) != repr(after[name])]
+
+
+def parts(model: PreTrainedModel) -> list[str]:
+    """The model types of all configurations in a model."""
+    return sorted({c.model_type for c in _configs(model) if c.model_type})

@@ -278,8 +278,8 @@ def _small_depth(key: str, value: int, values: dict[str, Any], layers: _Layers |
 
 
 def _small_image(value: int, values: dict[str, Any]) -> int:
-    """Four patches a side; models that halve the picture stage by stage keep at most 224 pixels."""
+    """Four patches a side; models that halve the picture stage by stage keep at most 112 pixels."""
     patch = values.get("patch_size")
     if any(isinstance(values.get(k), list) for k in _STAGES) or type(patch) is not int or patch < 2:
-        return min(value, 224)
+        return min(value, 112)
     return min(value, 4 * patch)
