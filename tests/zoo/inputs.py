@@ -92,6 +92,11 @@ class Facts:
         size = self.find("image_size", "img_size", "input_size", "crop_size", default=128)
         return (size, size) if isinstance(size, int) else (size[-2], size[-1])
 
+    def patch(self) -> int:
+        """Side of a patch."""
+        size = self.find("patch_size", default=14)
+        return size if isinstance(size, int) else size[-1]
+
     def placeholder(self, kind: str) -> int | None:
         """The id that stands in the text for a picture, film or sound."""
         return self.find(f"{kind}_token_id", f"{kind}_token_index", f"{kind}_placeholder_token_id")
@@ -223,7 +228,7 @@ def _tiles(facts: Facts) -> Inputs:
 
 def _flat_patches(facts: Facts) -> Inputs:
     """Pixels of 16 patches in rows, with their places."""
-    patch = facts.find("patch_size", default=16)
+    patch = facts.patch()
     given = _pixels(facts, 1, 16, _channels(facts) * patch * patch)
     if facts.takes("spatial_shapes"):
         given["spatial_shapes"] = torch.tensor([[4, 4]])
@@ -244,17 +249,17 @@ def _grid(facts: Facts, *shape: int) -> Inputs:
 
 def _patches(facts: Facts) -> Inputs:
     """Pixels of a 4 × 4 grid of patches, all pictures in one row, with the grid's size."""
-    patch, depth = facts.find("patch_size", default=14), facts.find("temporal_patch_size", "patch_temporal", default=1)
+    patch, depth = facts.patch(), facts.find("temporal_patch_size", "patch_temporal", default=1)
     return _grid(facts, 16, _channels(facts) * depth * patch * patch)
 
 
 def _square_patches(facts: Facts) -> Inputs:
-    patch = facts.find("patch_size", default=14)
+    patch = facts.patch()
     return _grid(facts, 16, _channels(facts), patch, patch)
 
 
 def _patches_of_one(facts: Facts) -> Inputs:
-    patch = facts.find("patch_size", default=14)
+    patch = facts.patch()
     return _grid(facts, 1, 16, _channels(facts), patch, patch)
 
 

@@ -65,6 +65,7 @@ START: Table = {
 """Set in the default configuration before it is shrunk."""
 
 FIXED: Table = {
+    "swin2sr": {"image_size": 12, "window_size": 3, "depths": [2, 2], "num_heads": [6, 6]},
     "emu3": {"vocabulary_map": {"<image>": 150, "<|extra_200|>": 151} | {f"<|visual token {i:06}|>": 60 + i for i in range(80)}},
     "emu3_vqgan": {"codebook_size": 80},
     "perceiver": {"num_latents": 16, "d_latents": 32, "num_self_attends_per_block": 2},

@@ -19,6 +19,7 @@ from tests.zoo.overrides import FIXED, START
 
 VOCABULARY = 160
 DEEPEST = 4
+WINDOW = 3
 
 _WIDTH = re.compile(
     r"hidden|dim|d_model|embd|embed|intermediate|ffn|d_ff|dff|d_kv|d_inner|n_inner|d_head|channel|filters|rank|"
@@ -256,6 +257,8 @@ def _small_int(key: str, value: int, values: dict[str, Any], layers: _Layers | N
         return _small_depth(key, value, values, layers)
     if key in ("image_size", "img_size"):
         return _small_image(value, values) if scale.small_images else value
+    if key == "window_size" and "image_size" in values and isinstance(values.get("depths"), list):
+        return WINDOW
     if key == "max_source_positions":
         return min(value, 64)
     if _is_width(key) and value >= 16:
@@ -278,8 +281,11 @@ def _small_depth(key: str, value: int, values: dict[str, Any], layers: _Layers |
 
 
 def _small_image(value: int, values: dict[str, Any]) -> int:
-    """Four patches a side; models that halve the picture stage by stage keep at most 112 pixels."""
+    """Four patches a side; models that halve the picture stage by stage get a window a side at the last stage."""
     patch = values.get("patch_size")
-    if any(isinstance(values.get(k), list) for k in _STAGES) or type(patch) is not int or patch < 2:
+    stages = next((len(values[k]) for k in _STAGES if isinstance(values.get(k), list)), 0)
+    if stages and type(patch) is int and type(values.get("window_size")) is int:
+        return patch * WINDOW * 2 ** (stages - 1)
+    if stages or type(patch) is not int or patch < 2:
         return min(value, 112)
     return min(value, 4 * patch)
