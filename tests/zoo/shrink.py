@@ -259,6 +259,8 @@ def _small_int(key: str, value: int, values: dict[str, Any], layers: _Layers | N
         return _small_image(value, values) if scale.small_images else value
     if key == "window_size" and "image_size" in values and isinstance(values.get("depths"), list):
         return WINDOW
+    if key == "mm_tokens_per_image":
+        return 4 if scale.small_images else value
     if key == "max_source_positions":
         return min(value, 64)
     if _is_width(key) and value >= 16:

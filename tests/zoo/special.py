@@ -57,6 +57,13 @@ BY_NAME: dict[str, Maker] = {
     "context_hidden_states": _hidden,
     "action_embeds": lambda f: torch.randn(1, 6, f.config.dit_config.hidden_size),
     "task_inputs": _ids,
+    "merge_sizes": lambda f: torch.tensor([2]),
+    "prompt_pixel_values": lambda f: torch.randn(1, 3, *f.side()),
+    "prompt_masks": lambda f: torch.randn(1, 3, *f.side()),
+    "past_values_padding": lambda f: torch.zeros(1, 64),
+    "freq": lambda f: torch.zeros(1, 1, dtype=torch.long),
+    "mel_spectrogram": lambda f: torch.randn(1, f.find("mel_dim", default=80), 16),
+    "patch_embeds": lambda f: torch.randn(1, 16, f.width()),
     "audio_mel": lambda f: torch.randn(1, 64, f.find("input_feat_size", default=128)),
     "audio_mel_mask": lambda f: torch.zeros(1, 64, dtype=torch.bool),
     "spectrogram": lambda f: torch.randn(1, 8, f.find("model_in_dim", default=80)),
@@ -78,6 +85,9 @@ BESIDES: dict[str, dict[str, Maker]] = {
     "patchtsmixer": {"past_values": lambda f: torch.randn(1, 32, f.config.num_input_channels)},
     "pix2struct": {"flattened_patches": _flattened},
     "pix2struct_vision_model": {"flattened_patches": _flattened},
+    "udop": {"bbox": lambda f: torch.rand(1, 12, 4)},
+    "timesfm": {"past_values": lambda f: torch.randn(1, 64)},
+    "tvp": {"pixel_values": lambda f: torch.randn(1, 2, 3, 64, 64)},
     "clap": {
         "input_features": lambda f: torch.randn(1, 1, 256, 64),
         "is_longer": lambda f: torch.tensor([[False]]),
@@ -102,6 +112,20 @@ INPUTS: dict[str, Maker] = {
     "musicgen": lambda f: {"input_ids": _ids(f, 12), "decoder_input_ids": torch.randint(3, 90, (4, 6))},
     "musicgen_melody": lambda f: {"input_ids": _ids(f, 12), "decoder_input_ids": torch.randint(3, 90, (4, 6))},
     "perceiver": lambda f: {"inputs": _ids(f, 12), "attention_mask": torch.ones(1, 12)},
+    "speecht5": lambda f: {"input_values": _hidden(f), "decoder_input_values": _hidden(f)},
+    "qwen2_5_omni_audio_encoder": lambda f: {
+        "input_features": torch.randn(f.config.num_mel_bins, 64), "feature_lens": torch.tensor([64]),
+        "aftercnn_lens": torch.tensor([32]),
+    },
+    "qwen3_omni_moe_audio_encoder": lambda f: {
+        "input_features": torch.randn(f.config.num_mel_bins, 100), "feature_lens": torch.tensor([100]),
+    },
+    "qwen3_asr_encoder": lambda f: {
+        "input_features": torch.randn(1, f.config.num_mel_bins, 100),
+        "input_features_mask": torch.ones(1, 100, dtype=torch.long),
+    },
+    "vision-text-dual-encoder": lambda f: f.text() | {"pixel_values": torch.randn(1, 3, *f.side())},
+    "speech-encoder-decoder": lambda f: {"input_values": torch.randn(1, 6400), "decoder_input_ids": _ids(f, 7)},
     "dia": lambda f: {"input_ids": _ids(f, 12), "decoder_input_ids": torch.randint(3, 90, (1, 7, 9))},
 }
 """The whole input of a type."""
