@@ -88,6 +88,8 @@ FIXED: Table = {
         "generator": {"model_type": "bart", "encoder_layers": 1, "decoder_layers": 1, "d_model": 32},
     },
     "seggpt": {"merge_index": 0, "num_hidden_layers": 4, "intermediate_hidden_state_indices": [1, 2, 3]},
+    "led": {"attention_window": [8, 8], "encoder_layers": 2},
+    "longformer": {"attention_window": [8, 8], "num_hidden_layers": 2},
     "emu3": {"vocabulary_map": {"<image>": 150, "<|extra_200|>": 151} | {f"<|visual token {i:06}|>": 60 + i for i in range(80)}},
     "emu3_vqgan": {"codebook_size": 80},
     "perceiver": {"num_latents": 16, "d_latents": 32, "num_self_attends_per_block": 2},
