@@ -1,5 +1,105 @@
-"""The page that benchmarks/zoo.py writes."""
+"""The page that benchmarks/zoo.py writes: counts, one row for each type, and what is missing, with the reason."""
+
 from __future__ import annotations
+
 from collections import Counter
-def page(rows, every): return ""
-def summary(rows): return str(Counter(r["status"] for r in rows.values()))
+from typing import Any
+
+import torch
+import transformers
+
+Row = dict[str, Any]
+TAKEN = ("equal", "captured")
+
+
+def inside(rows: dict[str, Row]) -> dict[str, str]:
+    """Types that were not captured on their own, each with a model in which their attention was."""
+    found: dict[str, str] = {}
+    for kind, row in rows.items():
+        for part in row.get("owners", ()) if row["status"] in TAKEN else ():
+            if part in rows and rows[part]["status"] not in (*TAKEN, "WRONG"):
+                found.setdefault(part, kind)
+    return found
+
+
+def counts(rows: dict[str, Row]) -> dict[str, int]:
+    """How many types came to what."""
+    by, within = Counter(r["status"] for r in rows.values()), inside(rows)
+    rest = [r for t, r in rows.items() if t not in within]
+    return {
+        "captured, every layer equal to the model's own eager attention": by["equal"],
+        "captured, but the model itself returns nothing to compare with": by["captured"],
+        "captured inside the model that they are a part of": len(within),
+        "**captured in all**": by["equal"] + by["captured"] + len(within),
+        "no softmax attention: refused with an error that says so": sum(r["status"] == "refused" for r in rest),
+        "not built here": sum(r["status"] in ("not built", "crashed", "failed") for r in rest),
+        "wrong": by["WRONG"],
+        "all types": len(rows),
+    }
+
+
+def summary(rows: dict[str, Row]) -> str:
+    """The counts as plain lines."""
+    return "\n".join(f"{n:5}  {name.strip('*')}" for name, n in counts(rows).items())
+
+
+def page(rows: dict[str, Row]) -> str:
+    """The whole page."""
+    within = inside(rows)
+    taken = {t: r for t, r in sorted(rows.items()) if r["status"] in TAKEN}
+    routes = Counter(r["route"] for r in taken.values())
+    parts = [
+        "# Model zoo",
+        f"Written by `benchmarks/zoo.py` with transformers {transformers.__version__} and torch {torch.__version__}: "
+        f"every one of the {len(rows)} model types that this transformers knows, built small with random weights "
+        "(its default configuration, shrunk), run once, captured with `attnflow.capture(model, inputs=…)`, and run "
+        "again. *Equal*: each tensor of `output_attentions=True` on an eager copy of the model equals a captured layer "
+        "to 2·10⁻⁵. For every type in the table the output after the capture equals the output before bit for bit, and "
+        "attention implementation, configuration, hooks, flags and parameters are as they were.",
+        _table(("", "types"), [(name, str(n)) for name, n in counts(rows).items()]),
+        "## By route",
+        _table(("route", "types"), [(f"`{r}`", str(n)) for r, n in routes.most_common()]),
+        _problems(rows),
+        "## Captured",
+        _table(("type", "model", "route", "layers", "row sums", "compared with eager"), map(_line, taken.items())),
+        "## Captured inside a larger model",
+        "These types are parts, and were not run on their own.",
+        _table(("type", "inside"), [(f"`{t}`", f"`{p}`") for t, p in sorted(within.items())]),
+        "## No softmax attention",
+        _reasons({t: r for t, r in rows.items() if r["status"] == "refused" and t not in within}),
+        "## Not built",
+        _reasons(
+            {t: r for t, r in rows.items() if r["status"] in ("not built", "crashed", "failed") and t not in within}
+        ),
+    ]
+    return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _line(item: tuple[str, Row]) -> tuple[str, ...]:
+    kind, row = item
+    low, high = row["sums"]
+    sums = "1" if low > 0.998 else f"{low:.2f} … {high:.2f} (sink)"
+    layers = ", ".join(f"{name} {n}" if name != "self" else str(n) for name, n in row["blocks"].items())
+    compared = f"equal, {row['compared']}" if row["compared"] else "nothing returned"
+    return f"`{kind}`", row["model"], row["route"], layers, sums, compared
+
+
+def _problems(rows: dict[str, Row]) -> str:
+    wrong = {t: r for t, r in rows.items() if r["status"] == "WRONG"}
+    return "## WRONG\n\n" + _reasons(wrong) if wrong else ""
+
+
+def _reasons(rows: dict[str, Row]) -> str:
+    if not rows:
+        return "None."
+    return "\n".join(f"- `{t}`: {_clean(r['reason'])}" for t, r in sorted(rows.items()))
+
+
+def _clean(reason: str) -> str:
+    first = reason.split(" | ")[0].split("; ")[0]
+    return " ".join(first.split())[:200].replace("<", "‹").replace("|", "/")
+
+
+def _table(head: tuple[str, ...], lines: Any) -> str:
+    rows = [head, tuple("---" for _ in head), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)

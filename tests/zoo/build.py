@@ -25,7 +25,7 @@ from tests.zoo.shrink import SCALES, Scale, shrink
 PARAMETERS = 40_000_000
 
 
-class CannotBuild(Exception):  # noqa: N818
+class CannotBuild(Exception):
     """This type cannot be built small here; the message says why."""
 
 

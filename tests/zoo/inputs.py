@@ -22,7 +22,9 @@ from tests.zoo.special import BESIDES, BY_NAME, INPUTS
 Inputs = dict[str, Any]
 TEXT = 12
 
-_MISMATCH = re.compile(r"tokens:? (\d+),? +(?:and )?features:? (?:torch.Size\(\[)?(\d+)|tokens \((\d+)\) and features \((\d+)\)")
+_MISMATCH = re.compile(
+    r"tokens:? (\d+),? +(?:and )?features:? (?:torch.Size\(\[)?(\d+)|tokens \((\d+)\) and features \((\d+)\)"
+)
 _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos", "image")
 _SOUNDS = ("input_features", "input_values", "audio_values", "audio_input_features")
 
@@ -111,8 +113,13 @@ class Facts:
         high = min(self.find("vocab_size", default=100), 70)
         torch.manual_seed(1)
         words = torch.randint(min(20, high // 2), high, (TEXT,)).tolist()
-        taken = {v for c in _tree(self.config) for k, v in vars(c).items() if k.endswith(("token_id", "token_index"))
-                 if isinstance(v, int)}
+        taken = {
+            v
+            for c in _tree(self.config)
+            for k, v in vars(c).items()
+            if k.endswith(("token_id", "token_index"))
+            if isinstance(v, int)
+        }
         words = [w if w not in taken else high - 1 for w in words]
         front = [i for token, n in (special or {}).items() for i in [token] * n]
         ids = torch.tensor([words[:2] + front + words[2:]])
@@ -129,8 +136,12 @@ def _tree(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
     level = [config]
     while level:
         yield from level
-        level = [sub for c in level for k in (getattr(type(c), "sub_configs", None) or {})
-                 if isinstance(sub := getattr(c, k, None), PreTrainedConfig)]
+        level = [
+            sub
+            for c in level
+            for k in (getattr(type(c), "sub_configs", None) or {})
+            if isinstance(sub := getattr(c, k, None), PreTrainedConfig)
+        ]
 
 
 Part = Callable[[Facts], Inputs] | None
@@ -166,7 +177,9 @@ def _poor_plans(facts: Facts) -> Iterator[tuple[Part, Part, Part]]:
 
 def _complete(guess: Inputs, facts: Facts) -> Inputs:
     """Add what forward needs besides, by name."""
-    if facts.takes("decoder_input_ids") and (getattr(facts.config, "is_encoder_decoder", False) or "input_ids" not in guess):
+    if facts.takes("decoder_input_ids") and (
+        getattr(facts.config, "is_encoder_decoder", False) or "input_ids" not in guess
+    ):
         guess.setdefault("decoder_input_ids", torch.arange(3, 10)[None])
     for name in facts.parameters:
         if name not in guess and facts.needs(name) and name in BY_NAME:
@@ -179,8 +192,11 @@ def _complete(guess: Inputs, facts: Facts) -> Inputs:
 def _text(facts: Facts) -> Inputs:
     grid = facts.takes("image_grid_thw")
     count = 16 // facts.find("spatial_merge_size", "merge_size", default=2) ** 2 if grid else 1
-    special = {i: count for k, names in (("image", _PIXELS), ("audio", _SOUNDS))
-               if any(facts.takes(n) for n in names) and (i := facts.placeholder(k)) is not None}
+    special = {
+        i: count
+        for k, names in (("image", _PIXELS), ("audio", _SOUNDS))
+        if any(facts.takes(n) for n in names) and (i := facts.placeholder(k)) is not None
+    }
     return facts.text(special)
 
 
@@ -269,8 +285,16 @@ def _sound_name(facts: Facts) -> str:
 
 def _mels(facts: Facts) -> tuple[int, int]:
     """Frequency bins and frames."""
-    bins = facts.find("num_mel_bins", "feature_size", "input_feat_size", "input_dim", "input_feat_per_channel",
-                      "feature_projection_input_dim", "input_size", default=80)
+    bins = facts.find(
+        "num_mel_bins",
+        "feature_size",
+        "input_feat_size",
+        "input_dim",
+        "input_feat_per_channel",
+        "feature_projection_input_dim",
+        "input_size",
+        default=80,
+    )
     frames = facts.find("max_length", default=2 * facts.find("max_source_positions", default=64))
     return bins if isinstance(bins, int) else 80, frames
 

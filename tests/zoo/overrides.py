@@ -17,7 +17,9 @@ _LAST_STAGE = _NO_TIMM | {"backbone_config": _RESNET | {"out_features": ["stage4
 _EXPERTS = {"num_experts_per_tok": 2}
 
 START: Table = {
-    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_attention_heads": 16}},
+    "aya_vision": {
+        "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_attention_heads": 16}
+    },
     "align": {"projection_dim": 320},
     "align_vision_model": {"width_coefficient": 1.0, "depth_coefficient": 0.5, "hidden_dim": 1280},
     "audio-spectrogram-transformer": {"max_length": 64},
@@ -60,7 +62,10 @@ START: Table = {
     "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 256},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 151652, "vision_end_token_id": 151653},
     "qwen4_exp_text": {
-        "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 64, "indexer_budget": 8,
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 64,
+        "indexer_budget": 8,
         "indexer_compress_ratio": 4,
     },
     "rf_detr": {"num_queries": 4, "group_detr": 2},
@@ -90,7 +95,10 @@ FIXED: Table = {
     "seggpt": {"merge_index": 0, "num_hidden_layers": 4, "intermediate_hidden_state_indices": [1, 2, 3]},
     "led": {"attention_window": [8, 8], "encoder_layers": 2},
     "longformer": {"attention_window": [8, 8], "num_hidden_layers": 2},
-    "emu3": {"vocabulary_map": {"<image>": 150, "<|extra_200|>": 151} | {f"<|visual token {i:06}|>": 60 + i for i in range(80)}},
+    "emu3": {
+        "vocabulary_map": {"<image>": 150, "<|extra_200|>": 151}
+        | {f"<|visual token {i:06}|>": 60 + i for i in range(80)}
+    },
     "emu3_vqgan": {"codebook_size": 80},
     "perceiver": {"num_latents": 16, "d_latents": 32, "num_self_attends_per_block": 2},
     "granitemoehybrid": {"num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"]},

@@ -35,14 +35,26 @@ _NOT_WIDTH = re.compile(
 _DEPTH = re.compile(r"(^|_)(n_|num_)?(layers?|depth|num_blocks)$")
 _NOT_DEPTH = re.compile(r"feat_extract|conv|prenet|postnet|residual|nextn|mtp|feature|look_|max_depth|fov|lqe|resid")
 _EXPERTS = re.compile(r"(num|n|moe|routed|local)_(\w+_)?experts$|^num_experts$|expert_num")
-_TOP_EXPERTS = re.compile(r"experts_per_tok|experts_per_token|moe_?(top)?_?k$|experts_top_k|num_selected_experts|top_k_experts|topk_experts")
+_TOP_EXPERTS = re.compile(
+    r"experts_per_tok|experts_per_token|moe_?(top)?_?k$|experts_top_k|num_selected_experts|top_k_experts|topk_experts"
+)
 _SPECIAL_ID = re.compile(r"(token_id|token_index|token_ids|_token)$")
 _LAYER_NUMBERS = re.compile(r"ind(ex|ic)|layers|_ids?$|blocks|_hook_")
-_PERIOD = re.compile(r"(period|interval|frequency|every_n_layers|sparse_step|window_pattern|layer_freq|layer_group_size)$")
+_PERIOD = re.compile(
+    r"(period|interval|frequency|every_n_layers|sparse_step|window_pattern|layer_freq|layer_group_size)$"
+)
 _STAGES = ("depths", "hidden_sizes", "embed_dims", "blocks_per_stage", "encoder_hidden_sizes", "stage_configs")
 _HIDDEN = ("embed_dim", "hidden_size", "d_model", "n_embd", "dim", "hidden_dim")
 _HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_attention_heads", "attention_heads")
-_KEEP = {"model_type", "transformers_version", "architectures", "id2label", "label2id", "dtype", "chunk_size_feed_forward"}
+_KEEP = {
+    "model_type",
+    "transformers_version",
+    "architectures",
+    "id2label",
+    "label2id",
+    "dtype",
+    "chunk_size_feed_forward",
+}
 
 
 @dataclass
@@ -174,8 +186,14 @@ class _Layers:
 
 def _pick_layers(values: dict[str, Any]) -> _Layers | None:
     """One layer of each kind, at least two, and as many as the model taps for its outputs."""
-    before = next((v for k in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "decoder_layers")
-                   if isinstance(v := values.get(k), int) and not isinstance(v, bool)), 0)
+    before = next(
+        (
+            v
+            for k in ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "decoder_layers")
+            if isinstance(v := values.get(k), int) and not isinstance(v, bool)
+        ),
+        0,
+    )
     if before <= 2 or any(isinstance(values.get(k), list) for k in _STAGES):
         return None
     per_layer = [v for v in values.values() if isinstance(v, (list, tuple)) and len(v) == before]
@@ -190,8 +208,12 @@ def _pick_layers(values: dict[str, Any]) -> _Layers | None:
 
 def _is_layer_list(key: str, value: Any, before: int) -> bool:
     """Whether `value` holds layer numbers, such as [2, 5, 8, 11]."""
-    return (isinstance(value, (list, tuple)) and 0 < len(value) < before and bool(_LAYER_NUMBERS.search(key))
-            and all(type(i) is int and 0 <= i <= before for i in value))
+    return (
+        isinstance(value, (list, tuple))
+        and 0 < len(value) < before
+        and bool(_LAYER_NUMBERS.search(key))
+        and all(type(i) is int and 0 <= i <= before for i in value)
+    )
 
 
 def _small(key: str, value: Any, values: dict[str, Any], layers: _Layers | None, scale: Scale) -> Any:

@@ -114,11 +114,13 @@ INPUTS: dict[str, Maker] = {
     "perceiver": lambda f: {"inputs": _ids(f, 12), "attention_mask": torch.ones(1, 12)},
     "speecht5": lambda f: {"input_values": _hidden(f), "decoder_input_values": _hidden(f)},
     "qwen2_5_omni_audio_encoder": lambda f: {
-        "input_features": torch.randn(f.config.num_mel_bins, 64), "feature_lens": torch.tensor([64]),
+        "input_features": torch.randn(f.config.num_mel_bins, 64),
+        "feature_lens": torch.tensor([64]),
         "aftercnn_lens": torch.tensor([32]),
     },
     "qwen3_omni_moe_audio_encoder": lambda f: {
-        "input_features": torch.randn(f.config.num_mel_bins, 100), "feature_lens": torch.tensor([100]),
+        "input_features": torch.randn(f.config.num_mel_bins, 100),
+        "feature_lens": torch.tensor([100]),
     },
     "qwen3_asr_encoder": lambda f: {
         "input_features": torch.randn(1, f.config.num_mel_bins, 100),
