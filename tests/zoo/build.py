@@ -92,7 +92,7 @@ def _attempt(model_type: str, kind: type[PreTrainedModel], scale: Scale, rich: b
 
 
 def _sharpen(model: PreTrainedModel, inputs: Inputs) -> None:
-    """Make attention differ from layer to layer: as initialised it is nearly uniform, and any layer equals any other."""
+    """Make attention differ from layer to layer; as initialised it is nearly uniform everywhere."""
     weights = [p for name, p in model.named_parameters() if p.ndim == 2 and "att" in name.lower()]
     before = [p.detach().clone() for p in weights]
     with torch.no_grad():

@@ -46,7 +46,7 @@ def candidates(model: PreTrainedModel, rich: bool) -> Iterator[Inputs]:
 
 
 def with_placeholders(inputs: Inputs, model: PreTrainedModel, error: str) -> Inputs | None:
-    """`inputs` again with as many placeholder tokens as the `error` asks for, or None where it is about something else."""
+    """`inputs` with as many placeholder tokens as the `error` asks for; None where it asks for something else."""
     found = _MISMATCH.search(error)
     if found is None or "input_ids" not in inputs:
         return None
