@@ -7,7 +7,6 @@ tensor that it gives is attention (some models return scores or states there), s
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,9 +82,8 @@ def reference(tiny: Tiny) -> dict[str, Tensor]:
     model = copy.deepcopy(tiny.model)
     for config in _configs(model):
         config._attn_implementation_internal = "eager"
-    cache = {"use_cache": False} if "use_cache" in inspect.signature(type(model).forward).parameters else {}
     try:
-        output = run(model, tiny.inputs, output_attentions=True, **cache)
+        output = run(model, tiny.inputs, output_attentions=True)
     except (TypeError, ValueError):  # no such argument
         return {}
     found = dict(_attentions(output))
