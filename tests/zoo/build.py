@@ -19,10 +19,10 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.zoo.inputs import Inputs, candidates, with_placeholders
-from tests.zoo.overrides import CLASS, SIZE
+from tests.zoo.overrides import CLASS, PART, SIZE
 from tests.zoo.shrink import SCALES, Scale, shrink
 
-PARAMETERS = 40_000_000
+PARAMETERS = 50_000_000
 
 
 class CannotBuild(Exception):
@@ -86,9 +86,20 @@ def _attempt(model_type: str, kind: type[PreTrainedModel], scale: Scale, rich: b
         raise CannotBuild(f"{count / 1e6:.0f}M parameters")
     torch.manual_seed(0)
     model = kind(config).eval()
+    if model_type in PART:
+        model = getattr(model, PART[model_type])
+    _initialise(model)
     inputs = _accepted(model, rich)
     _sharpen(model, inputs)
     return Tiny(model, inputs)
+
+
+def _initialise(model: PreTrainedModel) -> None:
+    """Fill what the model's own initialisation passed over, which is whatever was in memory."""
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.is_floating_point() and not bool((p.abs() < 1e3).all()):
+                p.normal_(0, 0.02)
 
 
 def _sharpen(model: PreTrainedModel, inputs: Inputs) -> None:

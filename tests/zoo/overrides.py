@@ -38,7 +38,7 @@ START: Table = {
     "efficientnet": {"width_coefficient": 1.0, "depth_coefficient": 0.5, "hidden_dim": 1280},
     "ernie4_5_vl_moe_text": _rope(mrope_section=[22, 22, 20]),
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
-    "glm4v_moe_text": _rope(mrope_section=[8, 12, 12], partial_rotary_factor=0.5),
+    "glm4v_moe_text": {"num_attention_heads": 32} | _rope(mrope_section=[8, 12, 12], partial_rotary_factor=0.5),
     "glm4v_text": _rope(mrope_section=[8, 12, 12], partial_rotary_factor=0.5),
     "glm_ocr_text": _rope(mrope_section=[8, 12, 12]),
     "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "downsample_rate": "1/2", "image_grid_pinpoints": [[64, 64]]},
@@ -48,7 +48,7 @@ START: Table = {
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention"] * 10 + ["conv", "conv"]},
     "glm_image_text": _rope(mrope_section=[8, 12, 12], partial_rotary_factor=0.5),
     "lighton_ocr": {"image_token_id": 151655},
-    "llama4_vision_model": {"num_attention_heads": 8, "hidden_size": 768},
+    "llama4_vision_model": {"num_attention_heads": 8, "hidden_size": 1024},
     "ministral": {"head_dim": 128},
     "molmo2_adapter": {"vision_feature_layer": [-1, -2]},
     "moonshine_streaming": {"num_attention_heads": 8, "num_key_value_heads": 8},
@@ -61,13 +61,6 @@ START: Table = {
     "qwen2_5_omni_thinker": {"vision_start_token_id": 151652, "vision_end_token_id": 151653},
     "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 256},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 151652, "vision_end_token_id": 151653},
-    "qwen4_exp_text": {
-        "indexer_n_heads": 4,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 64,
-        "indexer_budget": 8,
-        "indexer_compress_ratio": 4,
-    },
     "rf_detr": {"num_queries": 4, "group_detr": 2},
     "step3p5": {"sliding_window": 8},
     "step3p7_text": {"sliding_window": 8},
@@ -75,6 +68,28 @@ START: Table = {
     "t5gemma2_text": {"dropout_rate": 0.0},
     "tvp": _LAST_STAGE | {"max_img_size": 64, "visual_prompt_size": 8, "num_frames": 2},
     "unlimited_ocr_vision": {"hidden_size": 1024},
+    "gemma4_assistant": {
+        "text_config": {
+            "model_type": "gemma4_text",
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
+            "num_kv_shared_layers": 30,
+            "num_hidden_layers": 30,
+            "enable_moe_block": False,
+            "use_double_wide_mlp": False,
+        }
+    },
+    "paddleocr_vl": {"image_token_id": 100295},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 256,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+    },
+    "paddleocr_vl_vision": {"hidden_size": 1024},
+    "qwen3_omni_moe_talker": {"spatial_merge_size": 2},
+    "kosmos_2_5_vision_model": {"patch_embed_hidden_size": 768},
     "informer": {"prediction_length": 8, "context_length": 16},
     "instructblip": {"image_token_index": 50265},
     "instructblipvideo": {"video_token_index": 50265},
@@ -87,6 +102,38 @@ START: Table = {
 """Set in the default configuration before it is shrunk."""
 
 FIXED: Table = {
+    "depth_pro": {
+        "patch_size": 32,
+        "intermediate_hook_ids": [1, 0],
+        "fusion_hidden_size": 32,
+        "intermediate_feature_dims": [32, 32],
+        "scaled_images_feature_dims": [32, 32, 32],
+        "merge_padding_value": 0,
+    }
+    | {
+        k: {
+            "model_type": "dinov2",
+            "image_size": 32,
+            "patch_size": 8,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+        }
+        for k in ("image_model_config", "patch_model_config", "fov_model_config")
+    },
+    "kosmos-2": {"latent_query_num": 4},
+    "sam2_hiera_det_model": {
+        "image_size": [64, 64],
+        "patch_stride": [4, 4],
+        "window_size_per_stage": [4, 2, 4, 2],
+        "window_positional_embedding_background_size": [4, 4],
+        "global_attention_blocks": [3],
+    },
+    "sam2_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
+    "sam2_prompt_encoder": {"image_size": 64, "patch_size": 16},
+    "pp_doclayout_v2": {"class_order": [0, 1], "class_thresholds": [0.0, 0.0]},
+    "gemma4_audio": {"subsampling_conv_channels": [128, 32]},
+    "llama4_vision_model": {"vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64},
     "swin2sr": {"image_size": 12, "window_size": 3, "depths": [2, 2], "num_heads": [6, 6]},
     "rag": {
         "question_encoder": {"model_type": "bert", "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2},
@@ -114,7 +161,9 @@ SIZE: dict[str, tuple[int, ...]] = {
     "align_vision_model": (1, 0),
     "efficientnet": (1, 0),
     "emu3": (4, 0),
-    "janus_vqgan": (1, 0),
+    "janus_vqgan": (2, 0),
+    "pp_lcnet": (1, 0),
+    "pp_lcnet_v3": (1, 0),
 }
 """The one scale to use, where the usual ones do not fit."""
 
@@ -122,5 +171,15 @@ CLASS: dict[str, str] = {
     "musicgen": "MusicgenForConditionalGeneration",
     "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
     "perceiver": "PerceiverForMaskedLM",
+    "bark": "BarkModel",
+    "qwen2_5_omni": "Qwen2_5OmniForConditionalGeneration",
+    "qwen3_omni_moe": "Qwen3OmniMoeForConditionalGeneration",
 }
 """Model class, where the first one that transformers names is not the one to use."""
+
+PART: dict[str, str] = {
+    "bark": "semantic",
+    "qwen2_5_omni": "thinker",
+    "qwen3_omni_moe": "thinker",
+}
+"""The part to run, of models that only generate and have no forward."""

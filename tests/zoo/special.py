@@ -30,8 +30,11 @@ def _hidden(facts: Facts) -> torch.Tensor:
 def _flattened(facts: Facts) -> torch.Tensor:
     """Row and column of 12 patches, then their pixels."""
     places = torch.cartesian_prod(torch.arange(1, 4), torch.arange(1, 5)).float()
-    side = facts.find("patch_size", default=16)
-    return torch.cat([places, torch.randn(12, 3 * side * side)], -1)[None]
+    return torch.cat([places, torch.randn(12, facts.find("patch_embed_hidden_size", default=768))], -1)[None]
+
+
+def _frames(facts: Facts) -> torch.Tensor:
+    return torch.ones(1, 32, dtype=torch.long)
 
 
 def _first(facts: Facts, count: int) -> torch.Tensor:
@@ -42,6 +45,7 @@ def _first(facts: Facts, count: int) -> torch.Tensor:
 BY_NAME: dict[str, Maker] = {
     "query_embeds": _hidden,
     "hidden_states": _hidden,
+    "encoder_hidden_states": _hidden,
     "inputs_embeds": _hidden,
     "context": _hidden,
     "image_features": _hidden,
@@ -64,6 +68,7 @@ BY_NAME: dict[str, Maker] = {
     "freq": lambda f: torch.zeros(1, 1, dtype=torch.long),
     "mel_spectrogram": lambda f: torch.randn(1, f.find("mel_dim", default=80), 16),
     "patch_embeds": lambda f: torch.randn(1, 16, f.width()),
+    "mask": lambda f: torch.ones(1, 12, dtype=torch.bool),
     "audio_mel": lambda f: torch.randn(1, 64, f.find("input_feat_size", default=128)),
     "audio_mel_mask": lambda f: torch.zeros(1, 64, dtype=torch.bool),
     "spectrogram": lambda f: torch.randn(1, 8, f.find("model_in_dim", default=80)),
@@ -88,6 +93,23 @@ BESIDES: dict[str, dict[str, Maker]] = {
     "udop": {"bbox": lambda f: torch.rand(1, 12, 4)},
     "timesfm": {"past_values": lambda f: torch.randn(1, 64)},
     "tvp": {"pixel_values": lambda f: torch.randn(1, 2, 3, 64, 64)},
+    "dia_decoder": {
+        "input_ids": lambda f: torch.randint(3, 90, (1, 7, 9)),
+        "attention_mask": lambda f: torch.ones(1, 7, dtype=torch.long),
+        "encoder_hidden_states": lambda f: torch.randn(1, 12, f.config.cross_hidden_size),
+    },
+    "fun_asr_nano_encoder": {"input_features": lambda f: torch.randn(1, 32, 560), "input_features_mask": _frames},
+    "phi4_multimodal_audio": {
+        "hidden_states": lambda f: torch.randn(1, 64, f.config.input_size),
+        "mask": lambda f: torch.ones(1, 64, dtype=torch.bool),
+    },
+    "granite_speech5_ctc": {"input_features": lambda f: torch.randn(1, 32, 320)},
+    "granite_speech5_encoder": {"input_features": lambda f: torch.randn(1, 32, 320)},
+    "granite_speech_encoder": {"hidden_states": lambda f: torch.randn(1, 32, f.config.input_dim)},
+    "granite_speech_plus_encoder": {"hidden_states": lambda f: torch.randn(1, 32, f.config.input_dim)},
+    "kosmos_2_5_vision_model": {"flattened_patches": _flattened},
+    "moshi_depth": {"last_hidden_state": lambda f: torch.randn(1, 1, f.config.input_size)},
+    "t5gemma2_decoder": {"encoder_hidden_states": _hidden},
     "clap": {
         "input_features": lambda f: torch.randn(1, 1, 256, 64),
         "is_longer": lambda f: torch.tensor([[False]]),
@@ -101,6 +123,8 @@ BESIDES: dict[str, dict[str, Maker]] = {
 """What a type needs although its forward does not say so."""
 
 INPUTS: dict[str, Maker] = {
+    "florence_vision": lambda f: {"hidden_states": torch.randn(1, 3, 64, 64)},
+    "gemma4_audio": lambda f: {"input_features": torch.randn(1, 64, f.config.subsampling_conv_channels[0])},
     "decision_transformer": lambda f: {
         "states": torch.randn(1, 5, f.config.state_dim),
         "actions": torch.randn(1, 5, f.config.act_dim),
