@@ -104,8 +104,8 @@ def _cut(ax: Axes, pair: PairFlow, grid: _Grid) -> None:
         ax.plot([x[0] - 0.2, *x, x[-1] + 0.2], [y[0], *y, y[-1]], "--", color=COLOURS["cut"], lw=1.4, zorder=3)
         ax.plot(x, y, "|", color=COLOURS["cut"], ms=7, zorder=3)
     if steps:
-        x, y = max(mark for marks in steps.values() for mark in marks)
-        ax.annotate(f"cut {pair.value:.4f}", (x, y), (14, 0), textcoords="offset points", va="center", weight="bold")
+        end = max(mark for marks in steps.values() for mark in marks)
+        ax.annotate(f"cut {pair.value:.4f}", end, (14, 0), textcoords="offset points", va="center", weight="bold")
 
 
 def _nodes(ax: Axes, picture: Picture, grid: _Grid) -> None:
