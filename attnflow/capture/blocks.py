@@ -93,6 +93,11 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str]) -> Iterabl
             tuple(gradients) if len(gradients) == len(matrices) else None,
         )  # fmt: skip
         block = replace(block, causal=tower.kind == "self" and is_causal(block))
+        if _merged(tower, first, frame):
+            notes.append(
+                f"{tower.name}: one softmax over the decoder's own positions (first {frame.decoder_length} columns)"
+                " and the encoder's (the rest); the rows sum to one over both."
+            )
         if block.missing and not tower.stage:
             notes.append(f"{tower.name}: layers {', '.join(map(str, block.missing))} have no attention.")
         yield tower.name, example, block
@@ -108,8 +113,7 @@ def _axes(tower: Tower, record: Record, frame: Frame, example: int, parts: int) 
     """Names of the rows and columns, and which of them are not padding."""
     rows = _axis(tower, frame, example, record.queries, parts, tower.decodes)
     if tower.kind == "cross":
-        both = frame.decoder_length + frame.length
-        if parts == 1 and tower.decodes and frame.decoder_length and record.keys == both:
+        if parts == 1 and _merged(tower, record, frame):
             # One softmax over the decoder's own positions and, behind them, the encoder's.
             own, other = frame.decoder_positions[example], frame.positions[example]
             kept = (*own, *(frame.decoder_length + p for p in other))
@@ -118,6 +122,12 @@ def _axes(tower: Tower, record: Record, frame: Frame, example: int, parts: int) 
     if record.keys == record.queries:
         return rows, rows
     return rows, _axis(tower, frame, example, record.keys, parts, tower.decodes)
+
+
+def _merged(tower: Tower, record: Record, frame: Frame) -> bool:
+    """True for a decoder that has its own positions and the encoder's in one softmax."""
+    both = frame.decoder_length + frame.length
+    return tower.kind == "cross" and tower.decodes and frame.decoder_length > 0 and record.keys == both
 
 
 def _axis(tower: Tower, frame: Frame, example: int, length: int, parts: int, decodes: bool) -> _Axis:

@@ -140,6 +140,7 @@ def _in_blocks(
     size = plain.block_rows(query, key, session.block) if query.ndim == 4 and key.ndim == 4 else 0
     if not 0 < size < rows or not _sliceable(eager, kwargs, rows):
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)
+        _check_mixture(session, module, out, weights, value)
         keep = weights is not None and session.wants(call) and session.lazy is None
         return out, session.reduction.whole(_four(weights, query)) if keep else None
     outs: list[torch.Tensor] = []
@@ -152,6 +153,7 @@ def _in_blocks(
             out, weights = eager(module, query, key, value, mask, *args, **kwargs)
             keep = weights is not None and session.wants(call) and session.lazy is None
             return out, session.reduction.whole(_four(weights, query)) if keep else None
+        _check_mixture(session, module, out, weights, value)
         outs.append(out)
         if session.wants(call) and session.lazy is None:
             if kept is None:
@@ -160,6 +162,23 @@ def _in_blocks(
                 )
             session.reduction.put(kept, weights.detach(), start, 0)
     return torch.cat(outs, 1), kept
+
+
+def _check_mixture(session: Session, module: Any, out: Any, weights: Any, value: torch.Tensor) -> None:
+    """Say it if a module's output is not its weights times its values: then the weights are not all there is to it."""
+    if id(module) in session.checked or weights is None or weights.ndim != 4 or value.ndim != 4:
+        return
+    session.checked.add(id(module))
+    mine, shared = weights[:, :, -1:].detach(), value.detach()
+    if weights.shape[1] % value.shape[1] or weights.shape[-1] != value.shape[2]:
+        return
+    mixed = mine.float() @ shared.repeat_interleave(weights.shape[1] // value.shape[1], 1).float()
+    last = out[:, -1:].detach().float().transpose(1, 2) if out.ndim == 4 else mixed
+    if last.shape == mixed.shape and not torch.allclose(last, mixed, atol=2e-2 * float(mixed.abs().max()) + 1e-6):
+        session.notes.append(
+            f"{type(module).__name__} changes its output after mixing the values (weights × values is not the output), "
+            "as gates and learned sinks outside the softmax do: the weights do not show that part."
+        )
 
 
 def _sliceable(eager: Eager, kwargs: dict[str, Any], rows: int) -> bool:

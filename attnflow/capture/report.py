@@ -19,7 +19,7 @@ def tapped(session: Session) -> AbstractContextManager[object]:
 
 def uncalled(session: Session) -> list[str]:
     """Notes on attention modules that exist and gave nothing."""
-    notes = []
+    notes = list(session.notes)
     sampled = session.survey.sampled
     if sampled:
         notes.append(

@@ -127,6 +127,8 @@ class Session:
         self.records: list[Record] = []
         self.count = 0
         self.heard: set[int] = set()
+        self.checked: set[int] = set()
+        self.notes: list[str] = []
         self.given: dict[int, Run] = defaultdict(Run)
         self.runs = 0
         self.depth = 0

@@ -1,0 +1,182 @@
+"""What capture costs: time and peak memory against plain sdpa and against eager ``output_attentions=True``.
+
+    python benchmarks/capture.py            # all lengths, some minutes
+    python benchmarks/capture.py --quick    # 128 and 512 tokens, fewer rounds
+
+Random models of the shapes of BERT-base, GPT-2-small and a small Llama with grouped heads. Times are interleaved in one
+process (the least of several rounds); memory is the peak of the resident set above the loaded model, each measured
+in a process of its own. Writes docs/benchmarks/capture.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+import transformers
+
+from attnflow.capture import capture
+from attnflow.capture.stream import rollout_matrix, rollout_row
+
+OUT = Path(__file__).parent.parent / "docs" / "benchmarks" / "capture.md"
+SHAPES = ("bert", "gpt2", "llama")
+METHODS = ("sdpa", "capture", "eager output_attentions", "streamed rollout", "streamed row")
+TARGETS = {"bert": 1.20, "gpt2": 1.20, "llama": 1.35}
+
+
+def build(shape: str) -> Any:
+    """A random model: 12 layers × 12 heads × 768 (bert, gpt2), 8 layers × 16 heads on 4 keys × 512 (llama)."""
+    torch.manual_seed(0)
+    if shape == "bert":
+        return transformers.BertModel(transformers.BertConfig(max_position_embeddings=2048)).eval()
+    if shape == "gpt2":
+        return transformers.GPT2Model(transformers.GPT2Config(n_positions=2048)).eval()
+    config = transformers.LlamaConfig(
+        hidden_size=512, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=4, intermediate_size=1376,
+        max_position_embeddings=4096,
+    )  # fmt: skip
+    return transformers.LlamaModel(config).eval()
+
+
+def run(model: Any, method: str, ids: torch.Tensor) -> Any:
+    """One run of the model by one method; what it returns is what has to be in memory."""
+    if method == "capture":
+        return capture(model, None, ids)
+    if method == "streamed rollout":
+        return rollout_matrix(model, None, ids)
+    if method == "streamed row":
+        return rollout_row(model, None, ids, position=-1)
+    eager = method != "sdpa"
+    model.set_attn_implementation("eager" if eager else "sdpa")
+    try:
+        with torch.no_grad():
+            return model(ids, use_cache=False, output_attentions=eager)
+    finally:
+        model.set_attn_implementation("sdpa")
+
+
+def _ids(length: int) -> torch.Tensor:
+    return torch.randint(5, 20000, (1, length), generator=torch.Generator().manual_seed(length))
+
+
+def times(shape: str, length: int, rounds: int) -> dict[str, float]:
+    """Least seconds of each method, interleaved."""
+    model, ids = build(shape), _ids(length)
+    best = dict.fromkeys(METHODS, float("inf"))
+    run(model, "capture", _ids(16))
+    for _ in range(rounds):
+        for method in METHODS:
+            start = time.perf_counter()
+            run(model, method, ids)
+            best[method] = min(best[method], time.perf_counter() - start)
+    return best
+
+
+def peak(shape: str, length: int, method: str) -> float:
+    """MiB above the loaded model, in a fresh process."""
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    child = context.Process(target=_measure, args=(shape, length, method, writer))
+    child.start()
+    writer.close()
+    try:
+        return float(reader.recv())
+    finally:
+        child.join()
+
+
+def _measure(shape: str, length: int, method: str, writer: Any) -> None:
+    model, ids = build(shape), _ids(length)
+    with torch.no_grad():
+        model(_ids(16))
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    kept = run(model, method, ids)
+    writer.send(_status("VmHWM") - before)
+    del kept
+
+
+def _status(name: str) -> float:
+    line = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith(name))
+    return int(line.split()[1]) / 1024
+
+
+def table(title: str, lengths: list[int], cell: Callable[[str, int, str], str]) -> list[str]:
+    """A Markdown table: one row for each shape and length, one column for each method."""
+    out = [f"## {title}", "", "| shape | tokens | " + " | ".join(METHODS) + " |"]
+    out.append("|---|---:|" + "---:|" * len(METHODS))
+    for shape in SHAPES:
+        for length in lengths:
+            out.append(f"| {shape} | {length} | " + " | ".join(cell(shape, length, m) for m in METHODS) + " |")
+    return [*out, ""]
+
+
+def verdicts(taken: dict[Any, dict[str, float]], memory: dict[Any, float], lengths: list[int]) -> list[str]:
+    """Each target with the figure of this run."""
+    out = ["## Targets", ""]
+    for shape in SHAPES:
+        if 512 in lengths:
+            ratio = taken[shape, 512]["capture"] / taken[shape, 512]["sdpa"]
+            met = "met" if ratio <= TARGETS[shape] else "not met"
+            out.append(f"- {shape}, 512 tokens: {ratio:.2f}× plain sdpa (target ≤ {TARGETS[shape]:.2f}×): {met}.")
+        if 2048 in lengths:
+            ratio = taken[shape, 2048]["capture"] / taken[shape, 2048]["eager output_attentions"]
+            met = "met" if ratio < 1 else "not met"
+            out.append(f"- {shape}, 2048 tokens: {ratio:.2f}× eager output_attentions (target < 1×): {met}.")
+            share = memory[shape, 2048, "capture"] / memory[shape, 2048, "eager output_attentions"]
+            met = "met" if share <= 1 / 6 else "not met"
+            out.append(f"- {shape}, 2048 tokens: {share:.3f} of eager's extra memory (target ≤ 1/6 = 0.167): {met}.")
+    return [*out, ""]
+
+
+def main() -> None:
+    """Measure, print, write."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--quick", action="store_true", help="128 and 512 tokens, fewer rounds, nothing written")
+    arguments.add_argument("--rounds", type=int, default=5)
+    chosen = arguments.parse_args()
+    transformers.utils.logging.set_verbosity_error()
+    lengths = [128, 512] if chosen.quick else [128, 512, 1024, 2048]
+    start = time.perf_counter()
+    # Before anything is computed in this process: its children then start from the same state.
+    memory = {(s, n, m): peak(s, n, m) for s in SHAPES for n in lengths if n >= 512 for m in METHODS}
+    taken = {(s, n): times(s, n, 2 if chosen.quick else chosen.rounds) for s in SHAPES for n in lengths}
+    lines = [
+        "# What capture costs",
+        "",
+        f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}, "
+        f"{torch.get_num_threads()} threads of {platform.processor() or platform.machine()}; float32, one text. "
+        f"Made by `python benchmarks/capture.py` in {time.perf_counter() - start:.0f} s. Shapes: BERT-base, "
+        "GPT-2-small (12 layers × 12 heads × 768), llama (8 layers × 16 heads on 4 keys × 512), random weights.",
+        "",
+        *table(
+            "Time, as a multiple of plain sdpa",
+            lengths,
+            lambda s, n, m: (
+                f"{taken[s, n][m]:.3f} s" if m == "sdpa" else f"{taken[s, n][m] / taken[s, n]['sdpa']:.2f}×"
+            ),
+        ),
+        *table(
+            "Peak memory above the loaded model, MiB",
+            [n for n in lengths if n >= 512],
+            lambda s, n, m: f"{memory[s, n, m]:.0f}",
+        ),
+        *verdicts(taken, memory, lengths),
+    ]
+    print("\n".join(lines))
+    if not chosen.quick:
+        OUT.parent.mkdir(parents=True, exist_ok=True)
+        OUT.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
