@@ -35,8 +35,8 @@ def test_text_models_equal_eager(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt-oss", "mistral", "t5"])
 def test_blocks_of_rows_change_nothing(name: str, block: int) -> None:
     model = tiny.model(name)
-    whole = capture(model, None, tiny.IDS, heads="all", block=100)
-    parts = capture(model, None, tiny.IDS, heads="all", block=block)
+    whole = capture(model, None, tiny.IDS, heads="all", block=100, max_new_tokens=4)
+    parts = capture(model, None, tiny.IDS, heads="all", block=block, max_new_tokens=4)
     for key in whole.blocks:
         for a, b in zip(whole[key].weights, parts[key].weights, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
@@ -45,8 +45,8 @@ def test_blocks_of_rows_change_nothing(name: str, block: int) -> None:
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
 def test_forced_tap_sees_the_same(name: str) -> None:
     model = tiny.model(name)
-    first = capture(model, None, tiny.IDS, heads="all")
-    second = capture(model, None, tiny.IDS, heads="all", route="tap")
+    first = capture(model, None, tiny.IDS, heads="all", max_new_tokens=4)
+    second = capture(model, None, tiny.IDS, heads="all", route="tap", max_new_tokens=4)
     assert second.route == "tap"
     for key in first.blocks:
         for a, b in zip(first[key].weights, second[key].weights, strict=True):
