@@ -156,10 +156,11 @@ def _functions(klass: type) -> Iterator[FunctionType]:
 def _reach(function: FunctionType) -> set[str]:
     """Names used by a function and by the functions of the same file that it calls."""
     names = _names(function.__code__)
+    asks = "get_interface" in names
     for name in list(names):
         helper = function.__globals__.get(name)
-        # The eager function belongs to the interface, not to the module's own code.
-        if not isinstance(helper, FunctionType) or name.endswith("eager_attention_forward"):
+        # Where the interface is asked, the eager function belongs to it and not to the module's own code.
+        if not isinstance(helper, FunctionType) or (asks and name.endswith("eager_attention_forward")):
             continue
         if helper.__module__ == function.__module__:
             names = names | _names(helper.__code__)
@@ -190,7 +191,7 @@ def own_eager(klass: Any) -> Eager | None:
             return None
         for method in base.__dict__.values():
             function = inspect.unwrap(method) if callable(method) else None
-            if not isinstance(function, FunctionType):
+            if not isinstance(function, FunctionType) or "get_interface" not in _names(function.__code__):
                 continue
             for name in function.__code__.co_names:
                 found = function.__globals__.get(name)
