@@ -23,7 +23,7 @@ def describe(solution: Solution, tokens: Sequence[str], layers: Sequence[int | s
     """Figures for each layer, as plain numbers, and in words for the last one.
 
     - ``saturation``: share of pairs whose flow equals min(row sum, column sum of the first layer);
-    - ``ties``: share of pairs of inputs that have the same flow from one output;
+    - ``ties``: share of pairs of inputs, among those reached, that have the same flow from one output;
     - ``cut``: where a bottleneck is: shares "output" (the row), "input" (the column), "between";
     - ``same_ranking``: share of outputs that have the most common ranking of the inputs;
     - ``sink``: the input with most flow, and its share of all;
@@ -51,14 +51,13 @@ def describe(solution: Solution, tokens: Sequence[str], layers: Sequence[int | s
 
 
 def _ties(units: Ints) -> float:
-    n = units.shape[-1]
-    if n < 2:
-        return 0.0
-    equal = 0.0
+    equal = pairs = 0.0
     for row in units:
-        counts = np.unique(row, return_counts=True)[1]
+        counts = np.unique(row[row > 0], return_counts=True)[1]
+        reached = float(counts.sum())
         equal += float((counts * (counts - 1)).sum())
-    return equal / float(len(units) * n * (n - 1))
+        pairs += reached * (reached - 1)
+    return equal / pairs if pairs else 0.0
 
 
 def _places(at_row: Mask, at_column: Mask) -> dict[str, float]:
