@@ -28,7 +28,7 @@ def floor_of(caps: Capacities, sinks: Sequence[int], threads: int) -> Ints | Non
     if caps.steps < DEEP or caps.n < WIDE or 2 * len(sinks) < caps.n or _is_triangular(caps):
         return None
     limit = np.minimum(caps.rowsum[-1][None], caps.cap[0].sum(0)[list(sinks), None])
-    floor = np.zeros_like(limit)
+    floor: Ints = np.zeros_like(limit)
     left, worth = limit.size, 2 * caps.n  # a hub costs about two flows a node, so it should settle more than that
     height = min(7, caps.steps - 4)
     for m in (height, height - 1):
@@ -50,7 +50,8 @@ def hub(caps: Capacities, height: int, node: int, sinks: Sequence[int], threads:
     below = caps.upto(height).reversed()
     into = run(above, [above.steps], [node], threads=threads).units[0, 0]
     out = run(below, [below.steps], [node], threads=threads).units[0, 0]
-    return np.minimum(into[None], out[list(sinks), None])
+    joined: Ints = np.minimum(into[None], out[list(sinks), None])
+    return joined
 
 
 def _is_triangular(caps: Capacities) -> bool:
