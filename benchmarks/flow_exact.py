@@ -28,6 +28,7 @@ from attnflow.flow.solver import solve
 from tests.flow.networks import by_fractions, by_igraph, instances
 
 LARGE = ((4, 66), (3, 130), (12, 40), (9, 33))
+KINDS = ("softmax 2", "causal", "local with a sink", "row sums above one", "sparse", "1e-12 capacities", "ties")
 
 
 class Tally:
@@ -89,7 +90,8 @@ def main() -> None:
             check(f"real: {name}", real(name, n), np.random.default_rng(n), tally)
     for size in LARGE[:1] if quick else LARGE:
         for name, stack in instances(np.random.default_rng(size[1]), *size):
-            check(name, stack, np.random.default_rng(0), tally)
+            if name in KINDS:
+                check(name, stack, np.random.default_rng(0), tally)
     for seed in range(12 if quick else 130):
         r = np.random.default_rng(seed)
         for name, stack in instances(r, *shape(r)):
