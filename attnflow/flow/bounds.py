@@ -55,6 +55,6 @@ def hub(caps: Capacities, height: int, node: int, sinks: Sequence[int], threads:
 
 
 def _is_triangular(caps: Capacities) -> bool:
-    """Causal networks have no hubs: what lies before a token cannot be reached from it upwards and downwards."""
+    """Causal networks have no hub for all: a token is reached from later ones only, and reaches earlier ones."""
     joined = caps.cap.max(0)
     return not np.triu(joined, 1).any() or not np.tril(joined, -1).any()
