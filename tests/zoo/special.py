@@ -60,7 +60,8 @@ BY_NAME: dict[str, Maker] = {
     "noise_embeds": _hidden,
     "context_hidden_states": _hidden,
     "action_embeds": lambda f: torch.randn(1, 6, f.config.dit_config.hidden_size),
-    "task_inputs": _ids,
+    "task_inputs": lambda f: torch.randint(3, 90, (1, f.config.task_seq_len)),
+    "latents": lambda f: torch.randn(1, f.width(), 12),
     "merge_sizes": lambda f: torch.tensor([2]),
     "prompt_pixel_values": lambda f: torch.randn(1, 3, *f.side()),
     "prompt_masks": lambda f: torch.randn(1, 3, *f.side()),
@@ -108,7 +109,6 @@ BESIDES: dict[str, dict[str, Maker]] = {
     "granite_speech_encoder": {"hidden_states": lambda f: torch.randn(1, 32, f.config.input_dim)},
     "granite_speech_plus_encoder": {"hidden_states": lambda f: torch.randn(1, 32, f.config.input_dim)},
     "kosmos_2_5_vision_model": {"flattened_patches": _flattened},
-    "moshi_depth": {"last_hidden_state": lambda f: torch.randn(1, 1, f.config.input_size)},
     "t5gemma2_decoder": {"encoder_hidden_states": _hidden},
     "clap": {
         "input_features": lambda f: torch.randn(1, 1, 256, 64),
@@ -123,6 +123,27 @@ BESIDES: dict[str, dict[str, Maker]] = {
 """What a type needs although its forward does not say so."""
 
 INPUTS: dict[str, Maker] = {
+    "lightglue": lambda f: {"pixel_values": torch.randn(1, 2, 3, 64, 64)},
+    "superglue": lambda f: {"pixel_values": torch.randn(1, 2, 3, 64, 64)},
+    "moshi_depth": lambda f: {
+        "input_ids": torch.randint(3, 90, (1, 8)),
+        "last_hidden_state": torch.randn(1, 1, f.config.input_size),
+    },
+    "muse_glimmer_assistant": lambda f: {
+        "noise_embeds": _hidden(f),
+        "context_hidden_states": torch.randn(1, 12, 4 * f.width()),
+    },
+    "neucodec": lambda f: {"input_values": torch.randn(1, 1, 7680), "input_features": torch.randn(1, 24, 160)},
+    "rag": lambda f: {
+        "input_ids": _ids(f, 12),
+        "context_input_ids": torch.randint(3, 90, (f.config.n_docs, 10)),
+        "context_attention_mask": torch.ones(f.config.n_docs, 10, dtype=torch.long),
+        "doc_scores": torch.randn(1, f.config.n_docs),
+        "decoder_input_ids": torch.randint(3, 90, (1, 6)),
+    },
+    "seggpt": lambda f: {
+        name: torch.randn(1, 3, 64, 64) for name in ("pixel_values", "prompt_pixel_values", "prompt_masks")
+    },
     "florence_vision": lambda f: {"hidden_states": torch.randn(1, 3, 64, 64)},
     "gemma4_audio": lambda f: {"input_features": torch.randn(1, 64, f.config.subsampling_conv_channels[0])},
     "decision_transformer": lambda f: {
