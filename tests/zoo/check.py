@@ -35,7 +35,6 @@ class Report:
         compared: how many tensors of the reference could be compared.
         wrong: those of them that no captured layer equals, by name.
         unchanged: the model's output is the same, bit for bit, before and after.
-        restored: what is not as before; empty if all is.
         owners: model types of the parts of the model whose attention was seen.
         notes: what capture said.
     """
@@ -47,7 +46,6 @@ class Report:
     compared: int = 0
     wrong: list[str] = field(default_factory=list)
     unchanged: bool = True
-    restored: list[str] = field(default_factory=list)
     owners: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -62,33 +60,48 @@ def check(tiny: Tiny) -> Report:
         left = differences(traces, snapshot(tiny.model))
         if left:
             raise AssertionError(f"capture left traces: {left}")
-    attention = taken[0] if isinstance(taken, list) else taken
-    expected = reference(tiny)
+    attention, notes = _first(taken), []
+    eager = in_eager(tiny)
+    expected = reference(eager)
+    wrong = mismatches(attention, expected)
+    if wrong and not _close(before, _numbers(run(eager.model, eager.inputs))):
+        notes = ["in eager this model computes something else, so it was compared as loaded in eager"]
+        torch.manual_seed(0)
+        wrong = mismatches(_first(capture(eager.model, inputs=copy.deepcopy(tiny.inputs), heads="all")), expected)
     return Report(
         route=attention.route,
         blocks={name: len(b.weights) for name, b in attention.blocks.items()},
         layers={name: list(b.layers) for name, b in attention.blocks.items()},
         sums=row_sums(attention),
         compared=len(expected),
-        wrong=mismatches(attention, expected),
+        wrong=wrong,
         unchanged=_same(before, _numbers(run(tiny.model, tiny.inputs))),
         owners=owners(tiny.model, attention),
-        notes=list(attention.notes),
+        notes=[*attention.notes, *notes],
     )
 
 
-def reference(tiny: Tiny) -> dict[str, Tensor]:
-    """The probabilities that `output_attentions=True` gives in eager, by field and number."""
+def _first(taken: Attention | list[Attention]) -> Attention:
+    return taken[0] if isinstance(taken, list) else taken
+
+
+def in_eager(tiny: Tiny) -> Tiny:
+    """A copy of the model, switched to eager."""
     model = copy.deepcopy(tiny.model)
     for config in _configs(model):
         config._attn_implementation_internal = "eager"
+    return Tiny(model, tiny.inputs)
+
+
+def reference(eager: Tiny) -> dict[str, Tensor]:
+    """The probabilities that `output_attentions=True` gives, by field and number."""
     try:
-        output = run(model, tiny.inputs, output_attentions=True)
+        output = run(eager.model, eager.inputs, output_attentions=True)
     except (TypeError, ValueError):  # no such argument
         return {}
-    found = dict(_attentions(output))
+    model = eager.model
+    found = {name: _dense(t, model.config) for name, t in _attentions(output)}
     sampled = any("deformable" in type(m).__name__.lower() for m in model.modules())
-    found = {name: _dense(t, model.config) for name, t in found.items()}
     return {name: t for name, t in found.items() if _probabilities(t) and not (sampled and _points(t))}
 
 
@@ -196,6 +209,12 @@ def _numbers(output: Any) -> list[Tensor]:
 def _same(before: list[Tensor], after: list[Tensor]) -> bool:
     return len(before) == len(after) and all(
         torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True)
+    )
+
+
+def _close(before: list[Tensor], after: list[Tensor]) -> bool:
+    return len(before) == len(after) and all(
+        torch.allclose(a.nan_to_num(), b.nan_to_num(), atol=1e-3, rtol=1e-3) for a, b in zip(before, after, strict=True)
     )
 
 

@@ -109,6 +109,8 @@ START: Table = {
 """Set in the default configuration before it is shrunk."""
 
 FIXED: Table = {
+    "hrm_text": {"num_hidden_layers": 16, "num_layers_per_stack": 2},
+    "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
     "depth_pro": {
         "patch_size": 32,
         "intermediate_hook_ids": [1, 0],

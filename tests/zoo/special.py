@@ -86,6 +86,12 @@ BESIDES: dict[str, dict[str, Maker]] = {
     "minicpm_ocr_vision": {"target_sizes": lambda f: torch.tensor([[4, 4]])},
     "minicpmv4_6_vision": {"target_sizes": lambda f: torch.tensor([[4, 4]])},
     "minicpmv4_7_vision": {"target_sizes": lambda f: torch.tensor([[4, 4]])},
+    "mllama": {
+        "pixel_values": lambda f: torch.randn(1, 1, 4, 3, *f.side()),
+        "aspect_ratio_ids": lambda f: torch.ones(1, 1, dtype=torch.long),
+        "aspect_ratio_mask": lambda f: torch.ones(1, 1, 4, dtype=torch.long),
+        "cross_attention_mask": lambda f: torch.ones(1, 12, 1, 4, dtype=torch.long),
+    },
     "mllama_vision_model": {"pixel_values": lambda f: torch.randn(1, 1, 4, 3, *f.side())},
     "patchtst": {"past_values": lambda f: torch.randn(1, 32, f.config.num_input_channels)},
     "patchtsmixer": {"past_values": lambda f: torch.randn(1, 32, f.config.num_input_channels)},
