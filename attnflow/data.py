@@ -19,6 +19,7 @@ _READERS = {
     ".jsonl": ("json", {}),
     ".parquet": ("parquet", {}),
     ".txt": ("text", {}),
+    ".text": ("text", {}),
 }
 # A dict with one of these is what a model is called with, not a row with columns.
 _ENCODED = {"input_ids", "pixel_values"}
@@ -86,7 +87,7 @@ def open_data(
     """
     skip_empty = False
     if isinstance(dataset, str | os.PathLike):
-        skip_empty = _suffix(Path(dataset)) == ".txt"
+        skip_empty = _suffix(Path(dataset)) in (".txt", ".text")
         dataset = _load(str(dataset), split, streaming)
     if isinstance(dataset, Mapping):
         have = ", ".join(map(str, dataset))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable, Sequence
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -41,14 +42,15 @@ def one_by_one(model: torch.nn.Module, ids: torch.Tensor, blank: int | str) -> n
     return np.array(scores)
 
 
-def seconds(call, rounds: int) -> float:
-    """The least of some rounds: what the machine does beside only adds."""
-    times = []
+def seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """The least time of each: what the machine does beside only adds. They take turns, so that all see the same."""
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for call, own in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            own.append(time.perf_counter() - start)
+    return [min(own) for own in times]
 
 
 def main() -> None:
@@ -69,8 +71,11 @@ def main() -> None:
             ours = blankout(model, tokenizer, encoded, blank=blank).scores[0]
             alone = one_by_one(model, ids, blank)
             off = float(np.nanmax(np.abs(ours - alone)))
-            fast = seconds(lambda e=encoded, b=blank: blankout(model, tokenizer, e, blank=b), rounds)
-            slow = seconds(lambda i=ids, b=blank: one_by_one(model, i, b), rounds)
+            calls = (
+                lambda e=encoded, b=blank: blankout(model, tokenizer, e, blank=b),
+                lambda i=ids, b=blank: one_by_one(model, i, b),
+            )
+            fast, slow = seconds(calls, rounds)
             if tokens == 32:
                 worst = max(worst, fast / slow)
             rows.append([tokens, name, f"{fast * 1e3:.0f}", f"{slow * 1e3:.0f}", f"{fast / slow:.2f}", f"{off:.1e}"])

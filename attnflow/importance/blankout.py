@@ -193,8 +193,8 @@ Effect = Callable[[Any, Goal], Tensor]
 def _effect(goal: Goal, outputs: Any, score: str) -> Effect:
     """(outputs of variants, the goal there) → ``[batch]``: how far they are from the original."""
     if score not in DISTANCES:
-        before = goal.values(outputs).detach()
-        return lambda new, at: before - at.values(new)
+        before = _wide(goal.values(outputs).detach())
+        return lambda new, at: before - _wide(at.values(new))
     if goal.function is not None:
         raise SelectionError(f"score={score!r} compares whole outputs, but target is a function. Leave score out.")
     row = _wide(goal.row(outputs).detach())
@@ -230,6 +230,8 @@ def _replaced(
     points = tuple(example.inputs[n] for n in names)
 
     def forward(*ids: Tensor) -> Tensor:
+        if _same(ids, points):
+            return torch.zeros_like(_wide(goal.values(example.outputs)))
         given = {**repeated(example.inputs, ids[0].shape[0]), **dict(zip(names, ids, strict=True))}
         return -effect(run(example.model, given), goal)
 
@@ -247,6 +249,8 @@ def _mean_embedding(
     features = tuple(f[..., None].expand_as(p) for f, p in zip(_features(groups, points), points, strict=True))
 
     def forward(*parts: Tensor) -> Tensor:
+        if _same(parts, points):
+            return torch.zeros_like(_wide(goal.values(example.outputs)))
         return -effect(embedder.run(example.model, example.inputs, parts), goal)
 
     parts = _ablate(forward, points, blanks, features, batch_size)
@@ -260,6 +264,8 @@ def _pixels(example: Example, goal: Goal, effect: Effect, blank: str | int, batc
     columns, numbers = torch.unique(example.patches, return_inverse=True)
 
     def forward(changed: Tensor) -> Tensor:
+        if _same((changed,), (pixels,)):
+            return torch.zeros_like(_wide(goal.values(example.outputs)))
         inputs = {**repeated(example.inputs, changed.shape[0]), "pixel_values": changed}
         return -effect(run(example.model, inputs), goal)
 
@@ -268,6 +274,11 @@ def _pixels(example: Example, goal: Goal, effect: Effect, blank: str | int, batc
     scores = np.full(len(example.tokens), np.nan)
     scores[columns.numpy()] = [float(part[0, 0][numbers == i][0]) for i in range(len(columns))]
     return scores
+
+
+def _same(given: Sequence[Tensor], points: Sequence[Tensor]) -> bool:
+    """True for the inputs as they are, which Captum runs first and whose outputs are known."""
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(given, points, strict=True))
 
 
 def _features(groups: Grouping, points: Sequence[Tensor]) -> tuple[Tensor, ...]:
