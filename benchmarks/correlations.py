@@ -51,6 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--data", help="a file or a dataset's name")
     parser.add_argument("--text-column")
+    parser.add_argument("--max-length", type=int, default=32, help="cut longer sentences to so many tokens")
     parser.add_argument("--model", help="a hub name or folder; all-MiniLM-L6-v2 by default")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resume", action="store_true")
@@ -75,7 +76,7 @@ def main() -> None:
     out = given.out or Path(tempfile.mkdtemp()) / "correlations"
     result = compare(
         model, tokenizer, given.data or grammar(count), methods=METHODS, references=REFERENCES, limit=count,
-        text_column=given.text_column, correlation=("spearman", "kendall"), max_length=64, out=out,
+        text_column=given.text_column, correlation=("spearman", "kendall"), max_length=given.max_length, out=out,
         resume=given.resume, show_progress=True,
     )  # fmt: skip
     total = sum(result.costs.values())
@@ -86,8 +87,8 @@ def main() -> None:
     head, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.to_markdown().splitlines()]
     text = (
         f"{name}, {result.examples} sentences ({'made by a grammar' if given.data is None else given.data}), "
-        f"{len(result.failed)} failed, {given.threads} threads. Mean ± standard deviation over sentences; integrated "
-        f"gradients of {STEPS} steps from [MASK].\n\n"
+        f"{len(result.failed)} failed, cut to {given.max_length} tokens, {given.threads} threads. Mean ± standard "
+        f"deviation over sentences; integrated gradients of {STEPS} steps from [MASK].\n\n"
         f"What it cost, {total:.0f} s in all; flow {verdict} the largest part:\n\n{costs}\n\n"
         f"Spearman, with special tokens:\n\n{result.to_markdown(special=True)}\n\n"
         f"Kendall's τ-b, without special tokens:\n\n{result.to_markdown('kendall')}\n\n"

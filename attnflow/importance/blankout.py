@@ -226,13 +226,13 @@ def _ablate(
 def _replaced(
     example: Example, goal: Goal, effect: Effect, groups: Grouping, blank: int, batch_size: int
 ) -> npt.NDArray[np.float64]:
-    names = [n for n in IDS if n in example.inputs]
+    names, lean = [n for n in IDS if n in example.inputs], example.lean(goal)
     points = tuple(example.inputs[n] for n in names)
 
     def forward(*ids: Tensor) -> Tensor:
         if _same(ids, points):
             return torch.zeros_like(_wide(goal.values(example.outputs)))
-        given = {**repeated(example.inputs, ids[0].shape[0]), **dict(zip(names, ids, strict=True))}
+        given = {**repeated(lean, ids[0].shape[0]), **dict(zip(names, ids, strict=True))}
         return -effect(run(example.model, given), goal)
 
     features = _features(groups, points)
@@ -251,7 +251,7 @@ def _mean_embedding(
     def forward(*parts: Tensor) -> Tensor:
         if _same(parts, points):
             return torch.zeros_like(_wide(goal.values(example.outputs)))
-        return -effect(embedder.run(example.model, example.inputs, parts), goal)
+        return -effect(embedder.run(example.model, example.lean(goal), parts), goal)
 
     parts = _ablate(forward, points, blanks, features, batch_size)
     return _first_of_each(groups, [p[0, :, 0] for p in parts])
@@ -302,7 +302,7 @@ def _deleted(
     scores = np.full(len(groups.members), np.nan)
     buckets: dict[Any, list[tuple[int, dict[str, Any], Goal]]] = defaultdict(list)
     for g, members in enumerate(groups.members):
-        variant = _without(example.inputs, members)
+        variant = _without(example.lean(goal), members)
         at = _goal_without(example, goal, members)
         if variant is None or at is None:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,13 @@ class Example:
         """What is explained, and the outputs that it was settled from."""
         goal = settle(self.model, self.tokenizer, self.outputs, self.queries, target, position, score)
         return goal, self.outputs
+
+    def lean(self, goal: Goal) -> dict[str, Any]:
+        """The inputs, without logits that nothing reads: those of a whole batch are larger than all else."""
+        last = goal.position is not None and goal.position == len(self.queries) - 1
+        if goal.kind == "token" and last and "logits_to_keep" in inspect.signature(self.model.forward).parameters:
+            return {**self.inputs, "logits_to_keep": 1}
+        return self.inputs
 
     @property
     def pixels(self) -> tuple[Tensor, ...]:

@@ -152,7 +152,8 @@ def _forward(example: Example, goal: Goal, embedder: Embedder | None) -> Callabl
     """What Captum differentiates: embeddings (or pixels) → the numbers that are explained ``[batch]``."""
     if embedder is None:
         return lambda pixels: goal.values(run(example.model, {**example.inputs, "pixel_values": pixels}))
-    return lambda *parts: goal.values(embedder.run(example.model, example.inputs, parts))
+    lean = example.lean(goal)
+    return lambda *parts: goal.values(embedder.run(example.model, lean, parts))
 
 
 def _captum(

@@ -56,7 +56,10 @@ class Goal:
     def row(self, outputs: Any) -> Tensor:
         """``[batch, classes]`` (or coordinates): the output at the position that is read."""
         full = _full(outputs)
-        return full if self.position is None or full.ndim == 2 else full[:, self.position]
+        if self.position is None or full.ndim == 2:
+            return full
+        # One position alone is the last, where the model was asked for no more (Example.lean).
+        return full[:, -1] if full.shape[1] == 1 else full[:, self.position]
 
     def values(self, outputs: Any) -> Tensor:
         """``[batch]``: the number that is explained."""

@@ -138,3 +138,18 @@ def test_outputs_without_logits_ask_for_a_function():
     outputs = {"start_logits": torch.zeros(1, 4), "end_logits": torch.zeros(1, 4)}
     with pytest.raises(SelectionError, match=r"\(start_logits, end_logits\) has neither logits nor last_hidden_state"):
         settle(None, None, outputs, Tokens("abcd"))
+
+
+@pytest.mark.parametrize("way", ["gradient", "mean-embedding", "delete", 5])
+def test_a_causal_model_is_asked_for_the_last_logits_only(way):
+    """All of them for a batch of variants would be larger than the model."""
+    model, shapes = tiny("llama"), []
+    handle = model.register_forward_hook(lambda m, a, out: shapes.append(tuple(out.logits.shape)))
+    try:
+        if way == "gradient":
+            gradient(model, text=IDS, method="integrated_gradients", steps=8)
+        else:
+            blankout(model, text=IDS, blank=way)
+    finally:
+        handle.remove()
+    assert {shape[1] for shape in shapes if shape[0] > 1} == {1}
