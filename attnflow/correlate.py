@@ -24,6 +24,8 @@ Vector = npt.NDArray[np.float64]
 
 # Scores that differ by less than this share of the largest one are rounding, not a ranking.
 _ROUNDING = 1e-12
+# Up to so many positions, looking at all pairs is quicker than sorting.
+_ALL_PAIRS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,11 +183,15 @@ def _pearson(rows: Vector, ref: Vector, k: int) -> Any:
 
 
 def _kendall(rows: Vector, ref: Vector, k: int) -> Any:
-    from scipy.stats import kendalltau
+    if len(ref) > _ALL_PAIRS:
+        from scipy.stats import kendalltau
 
-    # Only its p-value, which is not used, depends on this; the quick way divides by n − 2.
-    way = "asymptotic" if len(ref) > 2 else "auto"
-    return [_quietly(kendalltau, row, ref, method=way) for row in rows]
+        # Only its p-value, which is not used, depends on the way; the exact one is slow.
+        return [_quietly(kendalltau, row, ref, method="asymptotic") for row in rows]
+    # All layers at once, pair by pair: scipy's half a millisecond a row was the third largest cost of a comparison.
+    i, j = np.triu_indices(len(ref), 1)
+    signs, own = np.sign(rows[:, i] - rows[:, j]), np.sign(ref[i] - ref[j])
+    return signs @ own / np.sqrt((signs * signs).sum(1) * (own @ own))
 
 
 def _weighted_kendall(rows: Vector, ref: Vector, k: int) -> Any:

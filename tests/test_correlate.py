@@ -181,10 +181,11 @@ def test_repr_is_short_and_every_method_is_reachable():
         assert repr(correlate([1, 2, 3], [1, 2, 3], method)) == f"Correlation({method}, n=3: 1.000)"
 
 
-@pytest.mark.parametrize("method", ["spearman", "pearson"])
-def test_many_rows_at_once_equal_scipy_one_by_one(method):
+@pytest.mark.parametrize("n", [15, 300])
+@pytest.mark.parametrize("method", ["spearman", "pearson", "kendall"])
+def test_many_rows_at_once_equal_scipy_one_by_one(method, n):
     from scipy import stats
 
-    rows, ref = np.random.default_rng(1).integers(0, 9, (20, 15)).astype(float), np.arange(15.0) ** 2
-    each = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}[method]
+    rows, ref = np.random.default_rng(1).integers(0, 9, (20, n)).astype(float), np.arange(float(n)) ** 2
+    each = {"spearman": stats.spearmanr, "pearson": stats.pearsonr, "kendall": stats.kendalltau}[method]
     assert coefficients(rows, ref, method) == pytest.approx([each(row, ref).statistic for row in rows], abs=1e-12)
