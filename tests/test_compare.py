@@ -294,3 +294,28 @@ def test_a_method_or_reference_that_gives_nonsense_is_named():
         compare(tiny("bert"), tokenizer(), TEXTS[:1], methods={"five": lambda attention, position: 5})
     with pytest.raises(AttnFlowError, match="The reference two scores 2 inputs, the methods 1"):
         compare(tiny("bert"), tokenizer(), TEXTS[:1], methods="raw", references={"two": lambda m, t, i: [1, 2]})
+
+
+def test_the_published_protocols_of_the_docs_run():
+    rows = [{"text": t, "label": 1} for t in TEXTS[:2]]
+    model, tok = tiny("bert"), tokenizer()
+    one = compare(model, tok, rows, references="blankout-unk", target_column="label", special_tokens=True)
+    assert set(one.records["target"]) == {"LABEL_1"}
+    two = compare(model, tok, rows, references="gradient-paper", special_tokens=True)
+    assert set(two.records["target"]) <= {"LABEL_0", "LABEL_1"}
+    jain = {
+        "gradient": {"method": "input_x_gradient", "reduce": "abs_of_sum", "score": "prob"},
+        "loo": {"method": "blankout-delete", "score": "tvd"},
+    }
+    three = compare(model, tok, rows, references=jain, correlation="kendall", special_tokens=False)
+    alone = correlate(
+        raw(model, tok, TEXTS[0], position="cls"),
+        gradient(model, tok, TEXTS[0], method="input_x_gradient", reduce="abs_of_sum", score="prob"),
+        "kendall",
+        special_tokens=False,
+    )
+    frame = three.records
+    found = frame[(frame["example"] == 0) & (frame["method"] == "raw") & (frame["reference"] == "gradient")]
+    np.testing.assert_allclose(found.sort_values("layer")["value"], alone.values, atol=1e-9)
+    ig = {"ig": {"method": "integrated_gradients", "baseline": "pad"}}
+    assert compare(model, tok, rows, references=ig, correlation="kendall", layers=-1).examples == 2
