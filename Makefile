@@ -7,10 +7,10 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast lint format docs bench clean
+.PHONY: help demo test fast lint format docs screenshots bench clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 # torch goes first: its version decides whether pip brings gigabytes of CUDA packages along.
 $(BIN)/python:
@@ -50,6 +50,9 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.run
 
 docs: $(VENV)/.docs ## Build the site into site/, warnings as errors
 	$(BIN)/mkdocs build --strict --quiet
+
+screenshots: $(VENV)/.dev ## Take the pictures of the page anew, with Chromium
+	$(BIN)/python docs/screenshots.py
 
 $(VENV)/.bench: benchmarks/requirements.txt constraints.txt | $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt -r benchmarks/requirements.txt
