@@ -11,21 +11,22 @@ from attnflow.flow.integers import integers
 from attnflow.network import F64, Network
 from attnflow.picture.records import PairFlow, Target
 
-# About 400 kB of a page.
-EDGES = 80_000
-EDGES_A_PAIR = 400
+# About 600 kB of a page.
+EDGES = 110_000
+EDGES_A_PAIR = 600
 SHARE = 0.95
+BEST = 32
 # A small flow is shown whole: pruning is for what nobody could read.
 WHOLE = 60
-# Steps × tokens² × pairs whose edge flows are found in a few seconds.
-WORK = 4e7
+# Pairs × (steps × tokens² and what a pair costs in any case): edge flows found in a few seconds.
+WORK, EACH = 4e7, 6e4
 
 
 def pair_flows(net: Network, targets: Sequence[Target], limit: int | None) -> dict[tuple[int, int], PairFlow]:
     """Flows by (index of the target, input), the most interesting ones first, until ``limit`` or the page is full."""
     caps = integers(net.stack())
     capacities = caps.floats(caps.cap)
-    limit = max(8, int(WORK / (caps.steps * caps.n**2))) if limit is None else limit
+    limit = max(8, int(WORK / (caps.steps * caps.n**2 + EACH))) if limit is None else limit
     out: dict[tuple[int, int], PairFlow] = {}
     room = EDGES
     for t, sink in _interest(targets):
@@ -40,10 +41,11 @@ def pair_flows(net: Network, targets: Sequence[Target], limit: int | None) -> di
 
 
 def _interest(targets: Sequence[Target]) -> Iterator[tuple[int, int]]:
-    """Pairs in the order in which they are wanted: all of the first target, the best of the others, the rest."""
+    """Pairs in the order in which they are wanted: the best of the first target, the best of each other, the rest."""
     orders = [np.argsort(-t.scores["flow"], kind="stable").tolist() for t in targets]
-    yield from ((0, j) for j in orders[0])
+    yield from ((0, j) for j in orders[0][:BEST])
     yield from ((t, orders[t][0]) for t in range(1, len(targets)))
+    yield from ((0, j) for j in orders[0][BEST:])
     for rank in range(1, len(orders[0])):
         yield from ((t, orders[t][rank]) for t in range(1, len(targets)))
 
