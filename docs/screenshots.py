@@ -1,0 +1,81 @@
+"""Pictures of the demo page for the README and the site.
+
+python docs/screenshots.py      writes docs/images/page-*.png; needs Chromium and the dev extra
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # for tests.browser, which is not installed
+
+from playwright.sync_api import sync_playwright  # noqa: E402
+
+from attnflow import capture, demo, flow  # noqa: E402
+from attnflow.explain import METHODS, explain  # noqa: E402
+from attnflow.views.html import document  # noqa: E402
+from tests.browser import launch  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+LAYER = 2  # the last layer of the demo model is saturated: its picture would say little
+
+
+def text_page() -> str:
+    """The demo sentence, all methods."""
+    return document(explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=METHODS), layer=LAYER)
+
+
+def towers_page() -> str:
+    """An untrained encoder-decoder."""
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    tokenizer = demo.tokenizer()
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 3, "num_heads": 4}
+    config = T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, **sizes)
+    model = T5ForConditionalGeneration(config).eval()
+    for weights in model.parameters():
+        weights.data *= 3 if weights.ndim == 2 else 1
+    words = {"input_ids": demo.SENTENCE, "decoder_input_ids": "a man is near"}
+    inputs = {name: tokenizer(text, return_tensors="pt").input_ids for name, text in words.items()}
+    return flow(capture(model, tokenizer, inputs=inputs), position="last").to_html()
+
+
+def shoot(browser: Any, page: Path, name: str, width: int, scheme: str) -> None:
+    """One picture of a page, down to the end of its bars."""
+    view = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    view.goto(page.as_uri())
+    bottom = view.locator("#key").bounding_box()
+    view.screenshot(
+        path=IMAGES / f"page-{name}.png",
+        full_page=True,
+        clip={"x": 0, "y": 0, "width": width, "height": bottom["y"] + bottom["height"] + 8},
+    )
+    view.close()
+
+
+def main() -> None:
+    """Write all pictures."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
+        demo_page, towers = Path(folder, "demo.html"), Path(folder, "towers.html")
+        demo_page.write_text(text_page(), encoding="utf-8")
+        towers.write_text(towers_page(), encoding="utf-8")
+        browser = launch(play)
+        for page, name, width, scheme in (
+            (demo_page, "light", 1160, "light"),
+            (demo_page, "dark", 1160, "dark"),
+            (demo_page, "narrow", 420, "light"),
+            (towers, "towers", 1160, "light"),
+        ):
+            shoot(browser, page, name, width, scheme)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
