@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attnflow import Relevance, __version__, demo, rollout
+from attnflow import Relevance, __version__, demo, gradient, rollout
 from attnflow.cli import main
 
 TEXT = demo.SENTENCE
@@ -93,6 +94,24 @@ def test_every_kind_of_file(capsys, folder, tmp_path, suffix):
     else:
         heads = {"html": b"<!doctype html>", "png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
         assert path.read_bytes().startswith(heads[suffix])
+
+
+def test_a_page_has_every_method_and_opens_at_the_layer_asked_for(capsys, folder, tmp_path):
+    path = tmp_path / "page.html"
+    assert run("explain", folder, TEXT, "--layer", "2", "--position", "1", "--drop-special", "--out", str(path)) == 0
+    data = json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(), re.S)[1])
+    assert [m["name"] for m in data["methods"]] == ["raw", "rollout", "flow", "gradient", "blankout"]
+    assert data["targets"][0] == [2, 1]
+    assert data["start"] == {"words": False, "special": False}
+    assert len(data["curves"]) == 6
+    assert "blankout" in capsys.readouterr().out
+
+
+def test_gradients_stand_beside_attention(capsys, folder):
+    assert run("explain", folder, TEXT, "-m", "raw", "-m", "gradient", "--layer", "0", "--words") == 0
+    out = capsys.readouterr().out
+    for score in gradient(demo.model(), demo.tokenizer(), TEXT).scores[0]:
+        assert f"{score:.3f}" in out
 
 
 def test_a_file_that_exists_is_refused_before_anything_runs(capsys, tmp_path):

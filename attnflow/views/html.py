@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from html import escape
+from importlib.metadata import version
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -131,6 +132,7 @@ def _part(name: str) -> str:
 
 def _picture_facts(p: Picture) -> str:
     text = " ".join(show(t) for t in p.net.tokens[:24]) + (" …" if p.net.size > 24 else "")
+    text = text if p.image is None else f"{p.grid[0]} × {p.grid[1]} patches"
     size = f"{len(p.net.layers)} layers × {p.net.size} tokens"
     return f"Model {escape(p.model or 'not named')} · {size} · <bdi>{escape(text)}</bdi>"
 
@@ -138,20 +140,20 @@ def _picture_facts(p: Picture) -> str:
 def _picture_footer(p: Picture) -> str:
     from attnflow import __version__
 
-    net, possible = p.net, len(p.net.layers) * len(p.net.rows)
     lines = [*p.notes, *(f"{name}: {line}" for name, line in p.methods.items() if line)]
     if not p.complete:
+        possible = len(p.net.layers) * len(p.net.rows)
         lines.append(
-            f"To keep the page small it has {len(p.targets):,} of {possible:,} outputs and the edges of "
-            f"{len(p.pairs):,} of {possible * net.size:,} flows; the scores of these outputs are all here."
+            f"To keep the page small it has {len(p.targets):,} of {possible:,} outputs, with all their scores, and the "
+            f"edges of {len(p.pairs):,} of {possible * p.net.size:,} flows."
         )
     lines += [
         "Each input has a maximum flow of its own; the graph shows that of the chosen input, one of possibly many "
         "with this value.",
         CAVEAT,
-        f"attnflow {__version__}",
+        ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "numpy")),
     ]
-    return "<br>".join(escape(show_line(line)) for line in lines)
+    return "<br>".join(escape(show_line(line)) for line in [*lines, f"attnflow {__version__}"])
 
 
 def _target_table(target: Target, names: Sequence[str]) -> str:
