@@ -159,6 +159,8 @@ def test_special_tokens_can_be_hidden_and_their_share_is_said(opened, document):
     assert view.locator("#inputs [role=option]").count() == 4
     assert "[CLS]" not in view.locator("#text").inner_text()
     assert "(hidden)" in view.locator("#badges").inner_text()
+    assert view.locator("#grid [aria-selected=true]").is_visible()  # the output that is looked at stays
+    assert int(view.locator("#input").input_value()) == 1 + SCORES[3, 0, 1:5].argmax()
 
 
 def test_words_stand_for_their_pieces(opened, document):

@@ -25,9 +25,17 @@ function roomForGraph() {
   return figure.clientWidth - (beside ? side.offsetWidth + 8 : 0);
 }
 
+/** The columns of the graph: the chosen output keeps its own, also where special tokens are hidden. */
+function graphColumns() {
+  const own = D.firstRow + D.targets[S.target][1];
+  const out = [];
+  for (let j = 0; j < n; j++) if (S.special || !D.special[j] || j === own) out.push(j);
+  return out;
+}
+
 /** Positions of all nodes; columns of hidden tokens have none. */
 function layout() {
-  const shown = shownColumns();
+  const shown = graphColumns();
   const gap = D.towers.length > 1 ? 84 : 0;
   const room = roomForGraph() - LEFT - gap - 90;
   const column = Math.max(15, Math.min(104, Math.floor(room / shown.length)));
@@ -239,7 +247,7 @@ function drawNode(parent, [x, y], radius, t, busy, isSink) {
 function drawInputs(svg) {
   const list = draw(svg, "g", { role: "listbox", "aria-label": "Inputs", "aria-orientation": "horizontal", id: "inputs" });
   const y = G.bottom + 20;
-  for (const j of G.shown) {
+  for (const j of shownColumns()) {
     const x = G.x.get(j);
     const chosen = j === S.sink;
     const item = draw(list, "g", { role: "option", tabindex: chosen ? 0 : -1, "aria-selected": chosen, "aria-label": `input ${D.tokens[j]}, position ${j}` });
