@@ -269,7 +269,7 @@ function drawBrackets(parent) {
     const shown = members.filter((j) => G.x.has(j));
     if (shown.length < 2) continue;
     const [x1, x2] = [G.x.get(shown[0]) - G.column * 0.4, G.x.get(shown.at(-1)) + G.column * 0.4];
-    draw(parent, "path", { class: "rule", fill: "none", d: `M${x1} ${y - 4}V${y}H${x2}V${y - 4}` });
+    draw(parent, "path", { class: "bracket", d: `M${x1} ${y - 4}V${y}H${x2}V${y - 4}` });
   }
 }
 
