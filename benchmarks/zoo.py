@@ -37,7 +37,6 @@ def main() -> int:
     """Run the command."""
     options = _options()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-
     from zoo_page import page, summary
 
     every = list(dict.fromkeys(CONFIG_MAPPING_NAMES))
