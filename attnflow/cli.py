@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +89,7 @@ def models(
     only: Annotated[str | None, typer.Argument(help="A model type, for instance bert.")] = None,
 ) -> None:
     """What can be captured in the installed transformers, and how."""
-    from attnflow.families import families
+    from attnflow.families import families, tried_with
 
     found = families()
     if only is not None:
@@ -100,8 +101,9 @@ def models(
         return
     for name, route in found.items():
         typer.echo(f"{name}\t{route}")
-    counts = {route: list(found.values()).count(route) for route in sorted(set(found.values()))}
-    typer.echo(f"{len(found)} model types: " + "; ".join(f"{n} {route}" for route, n in counts.items()), err=True)
+    counts = Counter(route.split(" (as a part")[0] for route in found.values())
+    told = "; ".join(f"{n} {route}" for route, n in counts.most_common())
+    typer.echo(f"{len(found)} model types, tried with transformers {tried_with()}: {told}", err=True)
 
 
 @app.command()

@@ -1,45 +1,33 @@
-"""Which model types the installed transformers has, and by which route their attention is captured.
+"""Which model types can be captured, and by which route: what was seen when every one of them was tried.
 
-Read from the modelling files without importing them: a file that asks transformers' attention interface for
-its function is captured there; one that calls softmax itself is tapped; one with neither has no attention to
-capture, and what it inherits from another file counts as that file's.
+The table is made by ``benchmarks/zoo.py``, which builds each model type of transformers small and captures it.
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from pathlib import Path
+import json
+from importlib.resources import files
 
-INTERFACE = "attention interface"
-TAP = "softmax tap"
-NONE = "no softmax attention"
-_IMPORT = re.compile(r"^from \.\.(?:\.models\.)?([a-z0-9_]+)\.modeling_\1 import", re.MULTILINE)
+UNKNOWN = "not tried"
 
 
 def families() -> dict[str, str]:
-    """Route by model type, in alphabetical order."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES, model_type_to_module_name
+    """Route by model type of the installed transformers, in alphabetical order.
 
-    folders = {name: model_type_to_module_name(name) for name in CONFIG_MAPPING_NAMES}
-    return {name: _route(folder) for name, folder in sorted(folders.items())}
+    >>> families()["bert"], families()["mpnet"], families()["mamba"]
+    ('interface', 'tap', 'no softmax attention')
+    """
+    from transformers import CONFIG_MAPPING
 
-
-@cache
-def _route(folder: str) -> str:
-    source = _source(folder)
-    if "get_interface(" in source or "ALL_ATTENTION_FUNCTIONS[" in source:
-        return INTERFACE
-    if re.search(r"[Ss]oftmax\(|scaled_dot_product_attention|MultiheadAttention", source):
-        return TAP
-    for other in _IMPORT.findall(source):
-        if other != folder and _route(other) != NONE:
-            return _route(other)
-    return NONE
+    seen = _table()["types"]
+    return {name: seen.get(name, UNKNOWN) for name in sorted(CONFIG_MAPPING.keys())}
 
 
-def _source(folder: str) -> str:
-    import transformers
+def tried_with() -> str:
+    """The version of transformers with which the table was made."""
+    return str(_table()["transformers"])
 
-    root = Path(transformers.__file__).parent / "models" / folder
-    return "\n".join(p.read_text(encoding="utf-8") for p in sorted(root.glob("modeling_*.py")))
+
+def _table() -> dict[str, dict[str, str]]:
+    table: dict[str, dict[str, str]] = json.loads(files("attnflow").joinpath("families.json").read_text("utf-8"))
+    return table

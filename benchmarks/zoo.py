@@ -1,4 +1,4 @@
-"""Capture from every model type of transformers: one row each in docs/zoo.md.
+"""Capture from every model type of transformers: one row each in docs/zoo.md, and in what `attnflow models` tells.
 
     python benchmarks/zoo.py                     # all types, about 20 minutes on two cores
     python benchmarks/zoo.py --types bert,t5     # some
@@ -37,7 +37,7 @@ def main() -> int:
     """Run the command."""
     options = _options()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-    from zoo_page import page, summary
+    from zoo_page import families, page, summary
 
     every = list(dict.fromkeys(CONFIG_MAPPING_NAMES))
     chosen = options.types.split(",") if options.types else every[: options.limit]
@@ -49,6 +49,8 @@ def main() -> int:
     text, wrong = page(done), [t for t, r in done.items() if r["status"] == "WRONG"]
     if chosen == every:
         (HERE.parent / "docs" / "zoo.md").write_text(text)
+        known = json.dumps(families(done), indent=1, sort_keys=True) + "\n"
+        (HERE.parent / "attnflow" / "families.json").write_text(known)
     print(summary(done))
     if wrong:
         print("WRONG:", ", ".join(wrong))

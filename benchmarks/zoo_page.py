@@ -38,6 +38,22 @@ def counts(rows: dict[str, Row]) -> dict[str, int]:
     }
 
 
+def families(rows: dict[str, Row]) -> dict[str, Any]:
+    """What `attnflow models` tells about each type: the route, or why there is none."""
+    within = inside(rows)
+    types = {}
+    for kind, row in sorted(rows.items()):
+        if row["status"] in TAKEN:
+            types[kind] = row["route"]
+        elif kind in within:
+            types[kind] = f"{rows[within[kind]]['route']} (as a part of {within[kind]})"
+        elif row["status"] == "refused":
+            types[kind] = "no softmax attention"
+        else:
+            types[kind] = "not tried"
+    return {"transformers": transformers.__version__, "types": types}
+
+
 def summary(rows: dict[str, Row]) -> str:
     """The counts as plain lines."""
     return "\n".join(f"{n:5}  {name.strip('*')}" for name, n in counts(rows).items())

@@ -160,8 +160,8 @@ def test_debug_shows_the_traceback():
 def test_models_lists_routes(capsys):
     assert run("models") == 0
     out, err = capsys.readouterr()
-    assert "bert\tattention interface" in out
+    assert "bert\tinterface" in out
     assert "model types" in err
     assert run("models", "llama") == 0
-    assert capsys.readouterr().out == "llama: attention interface\n"
+    assert capsys.readouterr().out == "llama: interface\n"
     assert "'lama' is not one of the" in refused(capsys, "models", "lama")
