@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from attnflow.errors import InputError
+from attnflow.limits import check_length, check_vocabulary, embedding, text_config
 from attnflow.naming import image_tokens, name_ids, name_text, plain_tokenizer
 from attnflow.words import Tokens
 
@@ -99,8 +100,8 @@ def encode(
             says which.
     """
     draft = _draft(model, tokenizer, text, inputs)
-    _check_vocabulary(model, tokenizer, draft.batch)
-    _check_length(model, draft.batch)
+    check_vocabulary(model, tokenizer, draft.batch)
+    check_length(model, draft.batch)
     _to_device(model, draft.batch)
     _left_positions(model, draft)
     key = next((k for k in _MAIN if draft.batch.get(k) is not None), next(iter(draft.batch), ""))
@@ -251,74 +252,9 @@ def _listed(name: str, value: Sequence[Any]) -> Any:
     return torch.tensor(value)
 
 
-def _text_config(model: Any) -> Any:
-    config = getattr(model, "config", None)
-    read = getattr(config, "get_text_config", None)
-    try:
-        return read() if read is not None else config
-    except (ValueError, AttributeError):
-        return config
-
-
-def _embedding(model: Any) -> torch.nn.Module | None:
-    try:
-        found = model.get_input_embeddings()
-    except (AttributeError, NotImplementedError, TypeError):
-        return None
-    return found if isinstance(found, torch.nn.Module) else None
-
-
-def _check_vocabulary(model: torch.nn.Module, tokenizer: Any, batch: Mapping[str, Any]) -> None:
-    ids, table = batch.get("input_ids"), _embedding(model)
-    weight = getattr(table, "weight", None)
-    if not isinstance(ids, torch.Tensor) or weight is None or weight.ndim != 2 or ids.is_floating_point():
-        return
-    top = int(ids.max())
-    # Hashed and multi-codebook embeddings look ids up in another way than by row.
-    if top >= weight.shape[0] and isinstance(table, torch.nn.Embedding) and ids.ndim == 2:
-        whose = f"the tokenizer ({type(tokenizer).__name__})" if tokenizer is not None else "the input"
-        raise InputError(
-            f"{whose} gives id {top}, and the model ({type(model).__name__}) has {weight.shape[0]} embeddings, "
-            f"ids 0 to {weight.shape[0] - 1}: they do not belong together. Load both by one name:  "
-            "AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name)"
-        )
-    if int(ids.min()) < 0 and set(batch) <= {"input_ids", "attention_mask", "token_type_ids"}:
-        raise InputError(f"input_ids hold {int(ids.min())}, and ids are not negative.")
-
-
-def position_limit(model: torch.nn.Module) -> int | None:
-    """The greatest number of tokens that the model has positions for; None if it has no such limit."""
-    config = _text_config(model)
-    limit = getattr(config, "max_position_embeddings", None)
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
-        return None
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            # RoBERTa and its kin number positions from padding_idx + 1.
-            if module.padding_idx is not None and module.num_embeddings == limit:
-                return limit - module.padding_idx - 1
-            break
-    return limit
-
-
-def _check_length(model: torch.nn.Module, batch: Mapping[str, Any]) -> None:
-    ids, mask = batch.get("input_ids"), batch.get("attention_mask")
-    if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
-        return
-    limit = position_limit(model)
-    longest = ids.shape[1]
-    if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
-        longest = int((mask != 0).sum(1).max())
-    if limit is not None and longest > limit:
-        raise InputError(
-            f"The text has {longest} tokens and the model has {limit} positions. Cut it:  "
-            f"tokenizer(text, truncation=True, max_length={limit}, return_tensors='pt')"
-        )
-
-
 def device_of(model: torch.nn.Module) -> torch.device:
     """Where the model takes its inputs; a part that was off-loaded takes them on the processor."""
-    table = _embedding(model)
+    table = embedding(model)
     first = next((table or model).parameters(), None)
     if first is None:
         first = next(model.parameters(), None)
@@ -345,7 +281,7 @@ def _left_positions(model: torch.nn.Module, draft: _Draft) -> None:
     accepted = _accepted(model)
     own = any(hasattr(m, "create_position_ids_from_input_ids") for m in model.modules())
     taken = accepted is None or "position_ids" in accepted
-    if own or not taken or "position_ids" in draft.batch or getattr(_text_config(model), "is_encoder_decoder", False):
+    if own or not taken or "position_ids" in draft.batch or getattr(text_config(model), "is_encoder_decoder", False):
         return
     draft.batch["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)
     draft.settings["position_ids"] = "counted from the first token that is not padding"

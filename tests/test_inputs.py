@@ -12,7 +12,8 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from attnflow import AttnFlowError
 from attnflow.errors import InputError
-from attnflow.inputs import encode, position_limit
+from attnflow.inputs import encode
+from attnflow.limits import position_limit
 from attnflow.words import group_words
 from tests.capture import tiny
 
