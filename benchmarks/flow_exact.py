@@ -27,8 +27,8 @@ from attnflow.flow.certificate import certify
 from attnflow.flow.solver import solve
 from tests.flow.networks import by_fractions, by_igraph, instances
 
-LARGE = ((4, 66), (3, 130), (12, 40), (9, 33))
-KINDS = ("softmax 2", "causal", "local with a sink", "row sums above one", "sparse", "1e-12 capacities", "ties")
+LARGE = ((4, 66), (3, 130), (12, 36))
+KINDS = ("softmax 2", "causal", "local with a sink", "row sums above one")
 
 
 class Tally:
