@@ -110,6 +110,7 @@ START: Table = {
 
 FIXED: Table = {
     "hrm_text": {"num_hidden_layers": 16, "num_layers_per_stack": 2},
+    "mllama_vision_model": {"num_hidden_layers": 5, "intermediate_layers_indices": [0, 1, 2, 3, 4]},
     "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
     "depth_pro": {
         "patch_size": 32,
