@@ -152,6 +152,8 @@ def _parts(facts: Facts) -> tuple[list[Part], list[Part], list[Part]]:
     pictures: list[Part] = []
     if facts.takes("grid_thw") or facts.takes("image_grid_thw"):
         pictures = [_patches, _square_patches, _patches_of_one]
+    elif facts.find("image_grid_pinpoints") is not None:
+        pictures = [_pinned_tiles]
     elif any(facts.takes(n) for n in _PIXELS):
         pictures = [_image, _film, _tiles, _flat_patches, _big_image, _image_with_size]
     sounds: list[Part] = [_mel_first, _time_first, _wave, _wave_channel] if any(facts.takes(n) for n in _SOUNDS) else []
@@ -240,6 +242,14 @@ def _film(facts: Facts) -> Inputs:
 def _tiles(facts: Facts) -> Inputs:
     """Some pictures of each text, each cut in tiles."""
     return _pixels(facts, 1, 1, 2, _channels(facts), *facts.side())
+
+
+def _pinned_tiles(facts: Facts) -> Inputs:
+    """The whole picture small, then its tiles, as many as its grid has."""
+    (high, wide), side = facts.find("image_grid_pinpoints")[0], facts.side()
+    tiles = 1 + (high // side[0]) * (wide // side[1])
+    given = _pixels(facts, 1, tiles, _channels(facts), *side)
+    return given | {"image_sizes": torch.tensor([[high, wide]])}
 
 
 def _flat_patches(facts: Facts) -> Inputs:

@@ -105,6 +105,7 @@ START: Table = {
     "vitmatte": {
         "backbone_config": {"model_type": "vitdet", "hidden_size": 384, "num_channels": 4, "num_attention_heads": 6}
     },
+    "voxtral": {"audio_token_id": 24},
 }
 """Set in the default configuration before it is shrunk."""
 
@@ -142,6 +143,9 @@ FIXED: Table = {
     "hrm_text": {"num_hidden_layers": 16, "num_layers_per_stack": 2},
     "kosmos-2": {"latent_query_num": 4},
     "led": {"attention_window": [8, 8], "encoder_layers": 2},
+    "llava_next": {"image_grid_pinpoints": [[56, 112]]},
+    "llava_next_video": {"image_grid_pinpoints": [[56, 112]]},
+    "llava_onevision": {"image_grid_pinpoints": [[56, 112]]},
     "longformer": {"attention_window": [8, 8], "num_hidden_layers": 2},
     "mllama_text_model": {"num_hidden_layers": 3, "cross_attention_layers": [1]},
     "mllama_vision_model": {"num_hidden_layers": 5, "intermediate_layers_indices": [0, 1, 2, 3, 4]},
