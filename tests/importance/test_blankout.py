@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from attnflow.errors import SelectionError
+from attnflow.errors import InputError, SelectionError
 from attnflow.importance import blankout
 from attnflow.importance.blankout import DISTANCES
+from attnflow.importance.example import _patches
+from attnflow.words import Tokens
 from tests.importance.tiny import FAMILIES, IDS, TEXT, state, tiny, tokenizer
 
 POSITION = {"bert-mlm": 3}
@@ -232,3 +234,10 @@ def test_errors_name_the_choices():
         blankout(tiny("vit"), inputs={"pixel_values": torch.zeros(1, 3, 24, 24)}, blank="mask")
     with pytest.raises(SelectionError, match="score='tvd' compares whole outputs, but target is a function"):
         blankout(model, text=IDS, blank=5, score="tvd", target=lambda out: out.logits[:, 0])
+
+
+def test_images_that_are_not_made_of_patches_are_refused():
+    with pytest.raises(InputError, match=r"An image of \(28, 24\) pixels is not a whole number of 3 × 3 patches"):
+        blankout(tiny("vit"), inputs={"pixel_values": torch.zeros(1, 3, 28, 24)})
+    with pytest.raises(InputError, match=r"names no patch_size for pixel_values of shape \(1, 3, 24, 24\)"):
+        _patches(Tokens.numbered(4), torch.zeros(1, 3, 24, 24))

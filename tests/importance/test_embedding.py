@@ -136,3 +136,20 @@ def test_hooks_are_gone_after_an_error_inside_the_model():
     with pytest.raises(RuntimeError, match="inside"):
         find(model, {"input_ids": torch.tensor([[1, 2]])})
     assert not model.table._forward_hooks
+
+
+def test_a_model_that_changes_from_call_to_call_is_named():
+    class Fickle(Padder):
+        """Looks its words up every other time."""
+
+        calls = 0
+
+        def forward(self, input_ids):
+            self.calls += 1
+            found = self.table(input_ids) if self.calls < 3 else self.table.weight[input_ids]
+            return {"logits": found.sum(1)}
+
+    model, given = Fickle().eval(), {"input_ids": torch.tensor([[1, 2, 3]])}
+    embedder = find(model, given)
+    with pytest.raises(InputError, match="changes from call to call. Use route='inputs_embeds'"):
+        embedder.run(model, given, embedder.embeddings(model, given))
