@@ -37,7 +37,7 @@ def main() -> int:
     """Run the command."""
     options = _options()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-    from zoo_page import page, summary
+    from zoo_page import families, page, summary
 
     every = list(dict.fromkeys(CONFIG_MAPPING_NAMES))
     chosen = options.types.split(",") if options.types else every[: options.limit]
