@@ -1,4 +1,7 @@
-"""The README's and the docs' Python runs as it stands, in one namespace a file."""
+"""The README's and the docs' Python runs as it stands, in one namespace a file.
+
+The README and the first page stand alone; the other pages may speak of the reader's own model, tokenizer and text.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+from attnflow import capture, demo
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -15,10 +20,22 @@ PAGES = [
 ]
 
 
+def readers_own(folder: Path) -> dict[str, object]:
+    """What a reader has: a classifier, its tokenizer, a text, captured attention, a file of sentences."""
+    from transformers import BertForSequenceClassification
+
+    net = demo.model()
+    model = BertForSequenceClassification(net.config).eval()
+    model.bert.load_state_dict(net.state_dict(), strict=False)
+    (folder / "sentences.csv").write_text("text\nthe key to the cabinets\nthe men near the table\n")
+    attention = capture(model, demo.tokenizer(), demo.SENTENCE)
+    return {"model": model, "tokenizer": demo.tokenizer(), "text": demo.SENTENCE, "attention": attention}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    space: dict[str, object] = {}
+    space = {} if page.name in ("README.md", "index.md") else readers_own(tmp_path)
     for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         exec(compile(code, page.name, "exec"), space)
 
