@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from attnflow.compare_command import compare_command
+from attnflow.compare.command import compare_command
 from attnflow.errors import AttnFlowError
 from attnflow.explain import METHODS
 

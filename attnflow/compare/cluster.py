@@ -15,10 +15,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attnflow import errors
-from attnflow.data import Row
+from attnflow.compare.data import Row
+from attnflow.compare.plan import Plan
+from attnflow.compare.records import Records, to_table
 from attnflow.errors import InputError
-from attnflow.plan import Plan
-from attnflow.records import Records, to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +94,7 @@ class Actor:
     def __init__(self, model: Any, tokenizer: Any, plan: Plan) -> None:
         import ray
 
-        from attnflow.worker import Worker
+        from attnflow.compare.worker import Worker
 
         self.worker = Worker(model if isinstance(model, str) else ray.get(model), tokenizer, plan)
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from attnflow.comparison import Comparison
-from attnflow.data import Data, Row, open_data
+from attnflow.compare.comparison import Comparison
+from attnflow.compare.data import Data, Row, open_data
+from attnflow.compare.plan import Spec, identity, make_plan
+from attnflow.compare.records import Records, open_records, to_table
+from attnflow.compare.worker import Worker
 from attnflow.errors import FileError, InputError, SelectionError
-from attnflow.plan import Spec, identity, make_plan
-from attnflow.records import Records, open_records, to_table
-from attnflow.worker import Worker
 
 ENGINES = ("local", "ray")
 # A part is written after so many examples or seconds, whichever comes first: a killed run does at most these again.
@@ -71,7 +71,7 @@ def compare(
         special_tokens: True with, False without [CLS] and its like; None records both.
         unit: "token" or "word".
         k: for "top_k_kendall".
-        text_column, target_column, split, streaming, limit: which data; see :func:`attnflow.data.open_data`.
+        text_column, target_column, split, streaming, limit: which data; see :func:`attnflow.compare.data.open_data`.
             The target is the class or token that is explained; without one, what the model predicts.
         max_length: cut longer texts to so many tokens; without it they are an error.
         batch_size: at most so many variants of an example in one forward pass.
@@ -103,7 +103,7 @@ def compare(
     with open_records(out, settings, resume) as records, _progress(show_progress, data.count) as advance:
         todo = _undone(data, records, advance)
         if engine == "ray":
-            from attnflow.cluster import run
+            from attnflow.compare.cluster import run
 
             run(model, tokenizer, plan, todo, records, advance, workers)
         else:

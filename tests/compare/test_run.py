@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from attnflow import demo, flow, raw, rollout
-from attnflow.compare import compare
-from attnflow.comparison import Comparison
+from attnflow.compare.comparison import Comparison
+from attnflow.compare.run import compare
 from attnflow.correlate import correlate
 from attnflow.errors import AttnFlowError, FileError, InputError, SelectionError
 from attnflow.importance import blankout, gradient
@@ -155,7 +155,7 @@ def test_nothing_of_the_model_is_changed():
 
 def test_records_are_written_as_they_are_made_and_resumed(tmp_path, monkeypatch):
     # By its module: once the function is a public name, attnflow.compare is the function.
-    monkeypatch.setattr(sys.modules["attnflow.compare"], "PART_EXAMPLES", 2)
+    monkeypatch.setattr(sys.modules["attnflow.compare.run"], "PART_EXAMPLES", 2)
     seen = []
 
     def spy(model, tokenizer, inputs):
@@ -202,9 +202,9 @@ def test_changed_settings_model_or_data_are_not_mixed(tmp_path):
 CHILD = """
 import sys, torch
 torch.set_num_threads(1)
-from attnflow.compare import compare
+from attnflow.compare.run import compare
 from tests.importance.tiny import tiny, tokenizer
-sys.modules["attnflow.compare"].PART_EXAMPLES = 3
+sys.modules["attnflow.compare.run"].PART_EXAMPLES = 3
 words = "the key to is are on table a film was great dull author talked sara about book".split()
 texts = [" ".join(words[i % 7 : i % 7 + 3 + i % 5]) for i in range(60)]
 print("ready", flush=True)

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attnflow.compare_command import compare_command
+from attnflow.compare.command import compare_command
 from attnflow.errors import AttnFlowError, FileError
 from tests.importance.tiny import tiny, tokenizer
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from attnflow.data import Row, open_data
+from attnflow.compare.data import Row, open_data
 from attnflow.errors import InputError
 
 TEXTS = ["the key to the cabinets", "a dull film", "it was great"]

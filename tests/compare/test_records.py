@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from attnflow.compare.records import COLUMNS, costs_of, differences, open_records, read_parts, read_settings, to_table
 from attnflow.errors import FileError
-from attnflow.records import COLUMNS, costs_of, differences, open_records, read_parts, read_settings, to_table
 
 SETTINGS = {"model": {"name": "bert"}, "k": 5, "layers": [0, 1]}
 

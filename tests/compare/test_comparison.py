@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from attnflow.comparison import Comparison, interval
+from attnflow.compare.comparison import Comparison, interval
 from attnflow.errors import FileError, SelectionError
 
 

@@ -194,7 +194,7 @@ class Comparison:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from attnflow.records import Records, read_parts, read_settings
+        from attnflow.compare.records import Records, read_parts, read_settings
 
         source = Path(path)
         if source.is_dir():

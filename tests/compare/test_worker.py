@@ -8,10 +8,10 @@ import torch
 
 from attnflow.attention import SINK
 from attnflow.compare import compare
+from attnflow.compare.worker import _aligned
 from attnflow.errors import AttnFlowError, ShapeError
 from attnflow.relevance import Relevance
 from attnflow.words import Tokens
-from attnflow.worker import _aligned
 from tests.importance.tiny import tiny, tokenizer
 
 

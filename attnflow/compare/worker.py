@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attnflow.compare.data import Row
+from attnflow.compare.plan import Plan, Step
 from attnflow.correlate import coefficients, tie_share, tie_shares
-from attnflow.data import Row
 from attnflow.errors import AttnFlowError, SelectionError, ShapeError
 from attnflow.importance.example import Example, examples, ready
 from attnflow.importance.target import Goal
-from attnflow.plan import Plan, Step
 from attnflow.relevance import Relevance
 from attnflow.select import pick_layer
 from attnflow.words import Tokens
