@@ -14,12 +14,35 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from attnflow.flow.waves import CUT, U0, U1, Work, inner, is_preflow, solve_pair
+from attnflow.flow.waves import CUT, U0, U1, Work, inner, solve_pair
 
 CLOSED = 1  # a closed form of one or two steps
 THEOREM = 4  # the saturation theorem: no flow was solved
 FLOOR = 5  # a lower bound that was proven before met the upper bound: no flow was solved
 FAILED = -1  # the independent check of the preflow did not hold
+
+
+@inner
+def _is_preflow(w, n, words, height, source, sink, value, gets):
+    """Whether no edge carries more than its capacity, no node sends more than it gets, and the sink gets value."""
+    cap, flow, used = w.cap, w.flow, w.used
+    for y in range(height * n):
+        gets[y] = 0
+    for k in range(n):
+        gets[(height - 1) * n + k] = cap[((height - 1) * n + source) * n + k]
+    good = True
+    for h in range(height - 1, 0, -1):
+        for i in range(n):
+            left = gets[h * n + i]
+            row = (h - 1) * n + i
+            for k in range(n):
+                if (used[row * words + (k >> 6)] >> np.uint64(k & 63)) & U1:
+                    f = flow[row * n + k]
+                    good &= f >= 0 and f <= cap[row * n + k] and (h > 1 or k == sink)
+                    left -= f
+                    gets[(h - 1) * n + k] += f
+            good &= left >= 0
+    return good and (gets[sink] == value or height == 1)
 
 
 @inner
@@ -253,7 +276,7 @@ def columns(
                             i = order[c, y // n, y % n]
                             bit = (seen[(y // n) * words + ((y % n) >> 6)] >> np.uint64((y % n) & 63)) & U1
                             cuts[c, out, source, (y // n - 1) * words + (i >> 6)] |= bit << np.uint64(i & 63)
-                        if not is_preflow(w, n, words, h, t, sink, v, sums):
+                        if not _is_preflow(w, n, words, h, t, sink, v, sums):
                             proof = FAILED
                 limit[h * n + t] = v
                 value[c, out, source] = v

@@ -338,26 +338,3 @@ def solve_pair(w, n, words, height, source, sink, bound, explicit):
             break
         value += _push_wave(w, n, words, height, sink, far)
     return value, proof
-
-
-@inner
-def is_preflow(w, n, words, height, source, sink, value, gets):
-    """Whether no edge carries more than its capacity, no node sends more than it gets, and the sink gets value."""
-    cap, flow, used = w.cap, w.flow, w.used
-    for y in range(height * n):
-        gets[y] = 0
-    for k in range(n):
-        gets[(height - 1) * n + k] = cap[((height - 1) * n + source) * n + k]
-    good = True
-    for h in range(height - 1, 0, -1):
-        for i in range(n):
-            left = gets[h * n + i]
-            row = (h - 1) * n + i
-            for k in range(n):
-                if (used[row * words + (k >> 6)] >> np.uint64(k & 63)) & U1:
-                    f = flow[row * n + k]
-                    good &= f >= 0 and f <= cap[row * n + k] and (h > 1 or k == sink)
-                    left -= f
-                    gets[(h - 1) * n + k] += f
-            good &= left >= 0
-    return good and (gets[sink] == value or height == 1)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from attnflow.divergence import DISTANCES
 from attnflow.errors import SelectionError
 from attnflow.importance.embedding import IDS, find, repeated, run
 from attnflow.importance.example import Example, examples, ready
@@ -23,31 +24,6 @@ TOKENS = ("mask", "unk", "pad", "eos")
 BLANKS = (*TOKENS, "delete", "mean-embedding")
 PIXELS = ("mean", "zero")
 UNITS = ("token", "word")
-
-
-def _tvd(p: Tensor, q: Tensor) -> Tensor:
-    return 0.5 * (p.softmax(-1) - q.softmax(-1)).abs().sum(-1)
-
-
-def _kl(p: Tensor, q: Tensor) -> Tensor:
-    a, b = p.log_softmax(-1), q.log_softmax(-1)
-    return (a.exp() * (a - b)).sum(-1)
-
-
-def _jsd(p: Tensor, q: Tensor) -> Tensor:
-    a, b = p.log_softmax(-1), q.log_softmax(-1)
-    middle = torch.logaddexp(a, b) - float(np.log(2))
-    return 0.5 * ((a.exp() * (a - middle)).sum(-1) + (b.exp() * (b - middle)).sum(-1))
-
-
-# Distances between the whole output before and after; no target is needed for them.
-DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "tvd": _tvd,
-    "kl": _kl,
-    "jsd": _jsd,
-    "cosine": lambda p, q: 1 - torch.nn.functional.cosine_similarity(p, q, dim=-1),
-    "euclidean": lambda p, q: (p - q).norm(dim=-1),
-}
 
 
 @overload
