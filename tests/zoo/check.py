@@ -97,7 +97,7 @@ def reference(eager: Tiny) -> dict[str, Tensor]:
     """The probabilities that `output_attentions=True` gives, by field and number."""
     try:
         output = run(eager.model, eager.inputs, output_attentions=True)
-    except (TypeError, ValueError):  # no such argument
+    except Exception:  # no such argument, or one that the model itself does not stand
         return {}
     model = eager.model
     found = {name: _dense(t, model.config) for name, t in _attentions(output)}
