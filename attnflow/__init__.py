@@ -12,6 +12,7 @@ from attnflow.correlate import correlate
 from attnflow.errors import AttnFlowError
 from attnflow.flow import flow
 from attnflow.importance import blankout, gradient
+from attnflow.probes.register import register as _register
 from attnflow.raw import raw
 from attnflow.relevance import Relevance
 from attnflow.rollout import rollout
@@ -32,3 +33,5 @@ __all__ = [
     "raw",
     "rollout",
 ]
+
+_register()

@@ -1,4 +1,4 @@
-"""The command line: ``attnflow explain | compare | models | demo``."""
+"""The command line: ``attnflow explain | compare | probe | models | demo``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.markup import escape
 from attnflow.compare.command import compare_command
 from attnflow.errors import AttnFlowError
 from attnflow.explain import METHODS
+from attnflow.probes.commands import app as probe_app
 
 app = typer.Typer(
     name="attnflow",
@@ -28,6 +29,7 @@ SUFFIXES = (".html", ".png", ".pdf", ".svg", ".csv", ".json", ".safetensors")
 
 
 app.command(name="compare")(compare_command)
+app.add_typer(probe_app, name="probe")
 
 
 def _version(value: bool) -> None:

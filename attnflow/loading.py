@@ -1,4 +1,4 @@
-"""A model and its tokenizer by hub name or folder."""
+"""A model and its tokenizer by hub name, folder or GGUF file."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def load(name: str) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoTokenizer
 
     folder = Path(name)
+    if folder.suffix == ".gguf":
+        return _load_gguf(folder)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(f"{name} is a folder without a config.json: save a model there with model.save_pretrained().")
     try:
@@ -29,6 +31,23 @@ def load(name: str) -> tuple[Any, Any]:
             "in it, or a hub name (and, behind a closed network, download it first)."
         ) from error
     return model.eval(), tokenizer
+
+
+def _load_gguf(file: Path) -> tuple[Any, Any]:
+    """A causal language model from one GGUF file; its weights are written out to full precision."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not file.is_file():
+        raise InputError(f"{file} is not there, and a GGUF file was asked for: check the path.")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    except ImportError as error:
+        raise InputError(
+            f"{file} is a GGUF file, and reading it needs two packages:  pip install gguf accelerate"
+        ) from error
+    ready: Any = model  # typed as Any: transformers' eval() is untyped
+    return ready.eval(), tokenizer
 
 
 def _model_class(config: Any) -> Any:

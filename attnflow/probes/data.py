@@ -1,0 +1,215 @@
+"""Examples for the verb-number probe, and where they come from.
+
+=======================  ==============================================================================
+``*.text`` + ``*.gold``  Linzen et al. (2016) as filtered by Gulordava et al. (2018)
+``*.tsv``, ``*.tsv.gz``  a table with ``prefix`` and ``label``, or Linzen et al.'s own ``agr_*.tsv``
+``*.jsonl``              minimal pairs of BLiMP (Warstadt et al. 2020), its agreement sets
+a name                   the same through ``datasets``: ``nyu-mll/blimp:regular_plural_subject_verb_agreement_1``
+=======================  ==============================================================================
+
+Examples of the pronoun probe are in :mod:`attnflow.probes.winobias`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from attnflow.errors import InputError
+
+
+@dataclass(frozen=True)
+class VerbExample:
+    """The words before a verb, and the verb in both numbers.
+
+    Attributes:
+        prefix: the words before the verb.
+        label: "singular" or "plural".
+        verb: the right form; empty where the source does not give it.
+        other: the wrong form.
+        rest: the words behind the verb, which a masked language model sees too.
+        subject: which word of the prefix the subject is, where that is known.
+        attractors: how many nouns of the other number stand between subject and verb, where that is known.
+        kind: the construction, where that is known.
+    """
+
+    prefix: str
+    label: str
+    verb: str = ""
+    other: str = ""
+    rest: str = ""
+    subject: int | None = None
+    attractors: int | None = None
+    kind: str = ""
+
+
+def read(source: str | os.PathLike[str], limit: int | None = None) -> list[VerbExample]:
+    """Examples from a file of any form in the table above, or from ``datasets`` by name; the first ``limit``."""
+    path = Path(source)
+    if path.suffix in (".text", ".gold"):
+        found: Iterable[VerbExample] = read_linzen(path)
+    elif path.name.endswith((".tsv", ".tsv.gz")):
+        found = read_table(path)
+    elif path.suffix == ".jsonl":
+        found = read_blimp(path)
+    elif path.exists():
+        what = "a folder" if path.is_dir() else f"a {path.suffix or 'nameless'} file"
+        raise InputError(
+            f"{path} is {what}, and verb-number examples are in .text + .gold, .tsv, .tsv.gz or .jsonl files. "
+            "Give one of them."
+        )
+    elif path.suffix or str(source).startswith((".", "/")):
+        raise InputError(f"{path} is not there, and examples were asked from it: check the path.")
+    else:
+        found = read_dataset(str(source))
+    return list(islice(found, limit))
+
+
+def read_linzen(path: str | os.PathLike[str]) -> list[VerbExample]:
+    """``*.text`` (one tokenised sentence a line) and ``*.gold`` (verb position, right form, wrong form, attractors)."""
+    text, gold = (Path(path).with_suffix(s) for s in (".text", ".gold"))
+    for file in (text, gold):
+        if not file.is_file():
+            raise InputError(f"{file} is not there: Linzen's format is a .text and a .gold file of the same name.")
+    sentences = text.read_text(encoding="utf-8").splitlines()
+    marks = [line.split() for line in gold.read_text(encoding="utf-8").splitlines()]
+    if len(sentences) != len(marks):
+        raise InputError(f"{text.name} has {len(sentences)} lines and {gold.name} {len(marks)}: they do not belong.")
+    return [_linzen(s.split(), m, gold, i) for i, (s, m) in enumerate(zip(sentences, marks, strict=True), 1)]
+
+
+def _linzen(words: list[str], mark: list[str], path: Path, line: int) -> VerbExample:
+    if len(mark) < 4 or not mark[0].isdigit() or int(mark[0]) >= len(words) or not _same(words[int(mark[0])], mark[1]):
+        raise InputError(
+            f"{path} line {line} says {' '.join(mark)!r} (position, right form, wrong form, attractors), which does "
+            f"not fit the sentence {' '.join(words[:12])!r}."
+        )
+    at = int(mark[0])
+    rest = " ".join(w for w in words[at + 1 :] if w != "<eos>")
+    verb, other = words[at], mark[2].lower() if words[at].islower() else mark[2]
+    return VerbExample(" ".join(words[:at]), number_of(verb, other), verb, other, rest, None, int(mark[3]))
+
+
+def _same(word: str, form: str) -> bool:
+    return word.lower() == form.lower()
+
+
+def read_table(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
+    """A tab-separated table, also gzipped, with ``prefix`` and ``label``, or with Linzen et al.'s own columns."""
+    with _open(Path(path)) as file:
+        yield from from_rows(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE), str(path))
+
+
+def _open(path: Path) -> TextIO:
+    if not path.is_file():
+        raise InputError(f"{path} is not there, and examples were asked from it: check the path.")
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def read_blimp(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
+    """Minimal pairs, one JSON object a line; pairs that differ in another word than the verb are left out."""
+    with _open(Path(path)) as file:
+        yield from from_rows((json.loads(line) for line in file if line.strip()), str(path))
+
+
+def read_dataset(name: str) -> Iterable[VerbExample]:
+    """Rows of a data set by its name in ``datasets``: ``name``, ``name:config`` or ``name:config:split``."""
+    import datasets
+
+    name, config, split = [*name.split(":"), "", ""][:3]
+    try:
+        rows = datasets.load_dataset(name, config or None, split=split or "train")
+    except (OSError, ValueError, ConnectionError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{name!r} is neither a file here nor a data set that could be loaded: {reason} Give a file, or a name "
+            "such as nyu-mll/blimp:regular_plural_subject_verb_agreement_1"
+        ) from error
+    yield from from_rows(rows, name)
+
+
+def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "the rows") -> Iterable[VerbExample]:
+    """Examples from rows of any of the known tables.
+
+    >>> rows = [{"sentence_good": "The keys to the cabinet are here.", "sentence_bad": "The keys to the cabinet is here."}]
+    >>> next(iter(from_rows(rows)))
+    VerbExample(prefix='The keys to the cabinet', label='plural', verb='are', other='is', rest='here.', subject=None, attractors=None, kind='')
+    """  # noqa: E501
+    for row in rows:
+        if {"prefix", "label"} <= set(row):
+            yield _from_prefix(row)
+        elif {"sentence", "verb_pos", "verb_index"} <= set(row):
+            yield _from_linzen_table(row)
+        elif {"sentence_good", "sentence_bad"} <= set(row):
+            found = _from_pair(row)
+            if found is not None:
+                yield found
+        else:
+            raise InputError(
+                f"{source} has the columns {', '.join(map(str, row))}; verb-number examples have prefix and label, "
+                "sentence_good and sentence_bad (BLiMP), or sentence, verb_pos and verb_index (Linzen et al.)."
+            )
+
+
+def _from_prefix(row: Mapping[str, Any]) -> VerbExample:
+    def whole(name: str) -> int | None:
+        value = row.get(name)
+        return None if value in (None, "") else int(str(value))
+
+    kind = {"1": "relative", "0": ""}.get(str(row.get("relative_clause", "")), "")
+    return VerbExample(
+        row["prefix"], row["label"], row.get("verb") or "", row.get("other_form") or "", row.get("rest") or "",
+        whole("subject_index"), whole("attractors"), row.get("kind") or kind,
+    )  # fmt: skip
+
+
+def _from_linzen_table(row: Mapping[str, Any]) -> VerbExample:
+    """Linzen et al. count words from 1 and mark the verb as VBZ (singular) or VBP (plural)."""
+    words = str(row["sentence"]).split()
+    verb = int(row["verb_index"]) - 1
+    attractors = row.get("n_diff_intervening")
+    subject = row.get("subj_index")
+    return VerbExample(
+        " ".join(words[:verb]),
+        "singular" if row["verb_pos"] == "VBZ" else "plural",
+        words[verb],
+        rest=" ".join(words[verb + 1 :]),
+        subject=int(subject) - 1 if subject else None,
+        attractors=int(attractors) if attractors not in (None, "") else None,
+    )
+
+
+def _from_pair(row: Mapping[str, Any]) -> VerbExample | None:
+    """A minimal pair that differs in the verb alone; None for one that differs elsewhere, which is another question."""
+    good, bad = str(row["sentence_good"]).split(), str(row["sentence_bad"]).split()
+    if row.get("one_prefix_method") is False or len(good) != len(bad):
+        return None
+    apart = [i for i, (a, b) in enumerate(zip(good, bad, strict=True)) if a != b]
+    if len(apart) != 1 or apart[0] == 0:
+        return None
+    at = apart[0]
+    tail = good[at][len(good[at].rstrip(".,;!?")) :]
+    verb, other = good[at].rstrip(".,;!?"), bad[at].rstrip(".,;!?")
+    rest = " ".join([*([tail] if tail else []), *good[at + 1 :]])
+    return VerbExample(" ".join(good[:at]), number_of(verb, other), verb, other, rest, kind=str(row.get("UID", "")))
+
+
+def number_of(verb: str, other: str) -> str:
+    """The number of ``verb``, given its other form: of two English present forms the singular has one s more.
+
+    >>> number_of("is", "are"), number_of("pass", "passes"), number_of("don't", "doesn't")
+    ('singular', 'plural', 'plural')
+    """
+    a, b = (form.lower().removesuffix("n't") for form in (verb, other))
+    if a.endswith("s") != b.endswith("s"):
+        return "singular" if a.endswith("s") else "plural"
+    return "singular" if len(a) > len(b) else "plural"

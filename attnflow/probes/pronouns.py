@@ -1,0 +1,297 @@
+"""Pronouns: which of two referents does the model choose, and to which of them does its attention point?
+
+Abnar & Zuidema (2020, section 4 and Figure 4): the pronoun is masked, the model's odds of "his" and "her" tell which
+referent it has in mind, and the attention from the mask to the two referents is compared with that, layer by layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from attnflow.errors import InputError, SelectionError
+from attnflow.network import Residual
+from attnflow.probes.rates import Rate, rates
+from attnflow.probes.scoring import METHODS, check_methods, kind_of, log_probabilities, scores, word_ids
+from attnflow.probes.winobias import GAP, PAPER, PronounExample, Span, read_winobias
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MODES = ("form", "referent")
+PROMPT = ' The pronoun "{pronoun}" refers to the'
+
+__all__ = [
+    "MODES",
+    "PAPER",
+    "PROMPT",
+    "PronounExample",
+    "Result",
+    "choices",
+    "first",
+    "probe",
+    "probe_all",
+    "read_winobias",
+    "table",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The model's choice for one example, and where its attention points.
+
+    Attributes:
+        mode: "form" (the choice is between two forms of the pronoun) or "referent" (between the two names).
+        choice: 0 or 1: the referent that the model's choice implies.
+        odds: log-probabilities of what stands for referents 0 and 1.
+        position: the position at which the model decides; ``tokens[position]`` is its name.
+        layers: the model's own layer numbers.
+        scores: by method ``[layers, 2]``: what the deciding position draws on each referent (sum over its pieces);
+            ``[1, 2]`` for gradient and blank-out.
+    """
+
+    example: PronounExample
+    mode: str
+    choice: int
+    odds: tuple[float, float]
+    position: int
+    tokens: tuple[str, ...]
+    layers: tuple[int | str, ...]
+    scores: Mapping[str, npt.NDArray[np.float64]]
+
+    def agrees(self, method: str) -> npt.NDArray[np.float64]:
+        """``[layers]``: 1 where the method gives the chosen referent more, 0 where it gives it less, ½ where equal."""
+        if method not in self.scores:
+            raise SelectionError(f"method {method!r} was not computed. There are {', '.join(self.scores)}.")
+        found = self.scores[method]
+        ahead = found[:, self.choice] - found[:, 1 - self.choice]
+        # Equal up to rounding: flows of two inputs are often the same number.
+        same = np.abs(ahead) <= 1e-9 * np.abs(found).max(1)
+        return np.where(same, 0.5, (ahead > 0).astype(np.float64))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a method and layer: the scores of both referents, and whether the method agrees with the model."""
+        import pandas as pd
+
+        names = self.example.names
+        rows = []
+        for method, found in self.scores.items():
+            for number, pair, agrees in zip(_layer_names(self, method), found, self.agrees(method), strict=True):
+                rows.append([method, number, float(pair[0]), float(pair[1]), float(agrees)])
+        return pd.DataFrame(rows, columns=["method", "layer", *names, "agrees"])
+
+    def __repr__(self) -> str:
+        a, b = self.example.names
+        form = self.example.forms[self.choice] if self.mode == "form" else self.example.names[self.choice]
+        return f"Result({a!r} or {b!r}: the model chooses {self.example.names[self.choice]!r}, by {form!r})"
+
+
+def _layer_names(result: Result, method: str) -> tuple[int | str, ...]:
+    return result.layers if len(result.scores[method]) == len(result.layers) else ("input",)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """One example as the model is asked."""
+
+    encoding: Any
+    position: int
+    answers: tuple[list[int], list[int]]
+    referents: tuple[list[int], list[int]]
+
+
+def probe(
+    model: Any,
+    tokenizer: Any,
+    example: PronounExample,
+    methods: Sequence[str] = METHODS,
+    mode: str | None = None,
+    residual: Residual = 0.5,
+    blank: str | int = "auto",
+) -> Result:
+    """The model's choice and every method's scores for the two referents.
+
+    Args:
+        mode: "form": the pronoun is left out, and the model says which of the two forms belongs there (a masked model
+            at the mask; a causal one after the text so far, so both referents must stand before it). "referent"
+            (causal models): the sentence is given with its pronoun and continued by :data:`PROMPT`, and the model says
+            which name comes next. None: "form", and "referent" for a causal model where the text has its pronoun.
+        residual: the residual share of rollout and flow.
+        blank: what blank-out puts in a token's place.
+
+    >>> from transformers import BertConfig, BertForMaskedLM
+    >>> from attnflow.probes import pronouns
+    >>> from attnflow.probes.vocabulary import masked_tokenizer
+    >>> tok = masked_tokenizer("the author talked to sara about his her book .".split())
+    >>> sizes = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+    >>> model = BertForMaskedLM(BertConfig(vocab_size=len(tok), **sizes)).eval()
+    >>> result = pronouns.probe(model, tok, pronouns.PAPER[0])
+    >>> result.tokens[result.position], result.scores["rollout"].shape
+    ('[MASK]', (2, 2))
+    """
+    methods = check_methods(methods)
+    kind = kind_of(model)
+    mode = _mode(mode, kind, example)
+    asked = _question(tokenizer, example, kind, mode)
+    odds = _odds(model, asked)
+    choice = int(odds[1] > odds[0])
+    first = (asked.answers[choice][0], asked.answers[1 - choice][0])
+    found = scores(model, tokenizer, asked.encoding, methods, asked.position, first, asked.position, residual, blank)
+    pairs = {
+        name: np.stack([r.scores[:, places].sum(1) for places in asked.referents], 1).astype(np.float64)
+        for name, r in found.items()
+    }
+    numbers = next((r.layers for r in found.values() if r.layers != ("input",)), ("input",))
+    tokens = next(iter(found.values())).tokens if found else ()
+    return Result(example, mode, choice, odds, asked.position, tuple(tokens), numbers, pairs)
+
+
+def _mode(mode: str | None, kind: str, example: PronounExample) -> str:
+    gap = example.text[slice(*example.pronoun)] == GAP
+    if mode is None:
+        return "referent" if kind == "causal" and not gap else "form"
+    if mode not in MODES:
+        raise SelectionError(f"mode={mode!r} is not known. Use one of: {', '.join(MODES)}.")
+    if mode == "referent" and (kind != "causal" or gap):
+        why = f"the model is a {kind} language model" if kind != "causal" else f"the text has a gap: {example.text!r}"
+        raise SelectionError(f"mode='referent' asks a causal model about a given pronoun, but {why}. Use mode='form'.")
+    return mode
+
+
+def _question(tokenizer: Any, example: PronounExample, kind: str, mode: str) -> _Question:
+    if mode == "referent":
+        text = example.text + PROMPT.format(pronoun=example.text[slice(*example.pronoun)].lower())
+        answers = _answers(tokenizer, tuple(name.lower() for name in example.names))
+    elif kind == "causal":
+        text = example.before.rstrip()
+        late = [n for n, (_, end) in zip(example.names, example.referents, strict=True) if end > len(text)]
+        if late:
+            raise InputError(
+                f"{late[0]!r} stands behind the pronoun, and a causal model that decides at the pronoun has not read "
+                f"it: {example.text!r}. Use a masked model, or give the pronoun and mode='referent'."
+            )
+        answers = _answers(tokenizer, example.forms)
+    else:
+        text = example.with_pronoun(tokenizer.mask_token)
+        answers = _answers(tokenizer, example.forms, whole=True)
+    encoding = tokenizer(text, return_tensors="pt", return_offsets_mapping=True) if tokenizer.is_fast else None
+    if encoding is None:
+        raise InputError(
+            f"{type(tokenizer).__name__} has no character offsets, and the referents are found by them. "
+            "Load the fast one:  AutoTokenizer.from_pretrained(name, use_fast=True)"
+        )
+    offsets = [tuple(pair) for pair in encoding.pop("offset_mapping")[0].tolist()]
+    shift = len(tokenizer.mask_token) - (example.pronoun[1] - example.pronoun[0]) if kind == "masked" else 0
+    places = tuple(_places(offsets, span, example, shift) for span in example.referents)
+    ids = encoding["input_ids"][0].tolist()
+    position = ids.index(tokenizer.mask_token_id) if kind == "masked" else len(ids) - 1
+    return _Question(encoding, position, answers, (places[0], places[1]))
+
+
+def _places(offsets: Sequence[tuple[int, ...]], span: Span, example: PronounExample, shift: int) -> list[int]:
+    """The positions whose characters lie in ``span``; behind a mask of another length than the pronoun all is moved."""
+    move = shift if span[0] >= example.pronoun[1] else 0
+    start, end = span[0] + move, span[1] + move
+    found = [i for i, (a, b) in enumerate(offsets) if b > a and a < end and b > start]
+    if not found:
+        raise InputError(f"The tokenizer has no token for {example.text[slice(*span)]!r} in {example.text!r}.")
+    return found
+
+
+def _answers(tokenizer: Any, words: Sequence[str], whole: bool = False) -> tuple[list[int], list[int]]:
+    a, b = (word_ids(tokenizer, word) for word in words)
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if whole and (len(a) != 1 or len(b) != 1 or unknown in (a[0], b[0])):
+        raise InputError(
+            f"{words[0]!r} and {words[1]!r} are {len(a)} and {len(b)} tokens of this tokenizer, and at one mask "
+            "one known token each is compared. Choose other forms."
+        )
+    if not a or not b or a[0] == b[0]:
+        raise InputError(
+            f"{words[0]!r} and {words[1]!r} begin with the same token, so the next token cannot tell them apart."
+        )
+    return a, b
+
+
+def _odds(model: Any, asked: _Question) -> tuple[float, float]:
+    """Log-probabilities of the two answers: of all their tokens, one after another."""
+    a, b = (_log_probability(model, asked, answer) for answer in asked.answers)
+    return a, b
+
+
+def _log_probability(model: Any, asked: _Question, answer: list[int]) -> float:
+    total = float(log_probabilities(model, asked.encoding, asked.position)[answer[0]])
+    ids = asked.encoding["input_ids"]
+    for i in range(1, len(answer)):
+        longer = torch.cat([ids, torch.tensor([answer[:i]])], 1)
+        given = {"input_ids": longer, "attention_mask": torch.ones_like(longer)}
+        total += float(log_probabilities(model, given, longer.shape[1] - 1)[answer[i]])
+    return total
+
+
+def probe_all(
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[PronounExample],
+    methods: Sequence[str] = METHODS,
+    mode: str | None = None,
+    residual: Residual = 0.5,
+    blank: str | int = "auto",
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """:func:`probe` over a data set; examples that this model cannot be asked are left out."""
+    results = []
+    for done, example in enumerate(examples, 1):
+        try:
+            results.append(probe(model, tokenizer, example, methods, mode, residual, blank))
+        except InputError:
+            if len(examples) == 1:
+                raise
+        if progress is not None:
+            progress(done, len(examples))
+    if not results:
+        raise InputError(f"None of {len(examples)} examples can be asked of {type(model).__name__}.")
+    return results
+
+
+def first(results: Sequence[Result]) -> Rate:
+    """The share of examples where the model chooses the referent that stands first."""
+    return Rate("first", float(sum(r.choice == 0 for r in results)), len(results))
+
+
+def choices(results: Sequence[Result]) -> list[Rate]:
+    """The share of right choices by group, where it is known which referent is right.
+
+    In WinoBias the difference between the groups "pro" and "anti" is what the model owes to the stereotype.
+    """
+    known = [r for r in results if r.example.gold is not None]
+    return rates(known, lambda r: r.example.group, lambda r: r.choice == r.example.gold)
+
+
+def table(results: Sequence[Result]) -> pd.DataFrame:
+    """One row a method and layer: the share of examples where it points to the referent that the model chose.
+
+    Equal scores count as a half; ``ties`` is their share. ``low`` and ``high`` are Wilson's 95 % interval. ``first`` is
+    the share where the method points to the referent that stands first: near 1 it follows the order of the words, as
+    rollout and flow do under a causal mask (section 5 of the paper), and its agreement says nothing of the model.
+    """
+    import pandas as pd
+
+    if not results:
+        raise InputError("0 results: run probe_all() on at least one example.")
+    rows = []
+    for method in results[0].scores:
+        agree = np.stack([r.agrees(method) for r in results])
+        for column, layer in enumerate(_layer_names(results[0], method)):
+            rate = Rate(method, float(agree[:, column].sum()), len(results))
+            ties = float((agree[:, column] == 0.5).mean())
+            ahead = np.array(
+                [r.agrees(method)[column] if r.choice == 0 else 1 - r.agrees(method)[column] for r in results]
+            )
+            rows.append([method, layer, rate.share, *rate.interval, rate.count, ties, float(ahead.mean())])
+    return pd.DataFrame(rows, columns=["method", "layer", "share", "low", "high", "n", "ties", "first"])

@@ -1,0 +1,131 @@
+"""What both probes need of a model: its kind, the odds of two words at a position, and the scores of every method."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from attnflow.errors import InputError, SelectionError
+from attnflow.network import Residual
+from attnflow.relevance import Relevance
+
+ATTENTION = ("raw", "rollout", "flow")
+REFERENCES = ("gradient", "blankout")
+METHODS = (*ATTENTION, *REFERENCES)
+KINDS = ("classifier", "masked", "causal")
+
+
+def kind_of(model: Any, labels: Sequence[str] = ()) -> str:
+    """ "classifier" (its labels are ``labels``), "masked" or "causal" language model.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> kind_of(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=10)))
+    'causal'
+    """
+    config = getattr(model, "config", None)
+    known = {str(v).lower() for v in (getattr(config, "id2label", None) or {}).values()}
+    if labels and known == set(labels):
+        return "classifier"
+    name = type(model).__name__
+    if name.endswith("ForMaskedLM") or name in ("BertForPreTraining", "AlbertForPreTraining"):
+        return "masked"
+    ask = getattr(model, "can_generate", None)
+    if callable(ask) and ask() and not getattr(config, "is_encoder_decoder", False):
+        return "causal"
+    wanted = f"a classifier with the labels {', '.join(labels)}, " if labels else ""
+    raise InputError(
+        f"{name} has none of the heads that this probe reads: it needs {wanted}a masked or a causal language model. "
+        "Load it with its head:  AutoModelForMaskedLM.from_pretrained(name), or AutoModelForCausalLM"
+    )
+
+
+def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
+    """The methods, once each; an unknown one is an error."""
+    for name in methods:
+        if name not in METHODS:
+            raise SelectionError(f"method {name!r} is not known. Use some of: {', '.join(METHODS)}.")
+    return tuple(dict.fromkeys(methods))
+
+
+def word_ids(tokenizer: Any, word: str, spaced: bool = True) -> list[int]:
+    """The ids of a word inside a sentence: behind a space where the tokenizer tells that apart."""
+    bare = list(tokenizer(word, add_special_tokens=False)["input_ids"])
+    if not spaced:
+        return bare
+    # A word between spaces is not always one token more than the space: compare against a word that stands before it.
+    lead = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+    both = list(tokenizer(f"a {word}", add_special_tokens=False)["input_ids"])
+    return both[len(lead) :] if both[: len(lead)] == lead and len(both) > len(lead) else bare
+
+
+def encode(tokenizer: Any, text: str) -> Any:
+    """Tensors of one text, with what the tokenizer puts around it."""
+    return tokenizer(text, return_tensors="pt")
+
+
+@torch.no_grad()
+def log_probabilities(model: Any, encoding: Mapping[str, Any], position: int) -> torch.Tensor:
+    """``[vocabulary]``: log-probabilities of the model at one position of one text."""
+    device = next(model.parameters()).device
+    inputs = {k: v.to(device) for k, v in encoding.items() if k in ("input_ids", "attention_mask", "token_type_ids")}
+    logits = model(**inputs).logits
+    return torch.log_softmax(logits[0, position].float(), -1).cpu()
+
+
+def scores(
+    model: Any,
+    tokenizer: Any,
+    encoding: Any,
+    methods: Sequence[str],
+    position: int | str,
+    target: Any,
+    read: int | None = None,
+    residual: Residual = 0.5,
+    blank: str | int = "auto",
+    reduce: str = "abs_sum",
+) -> dict[str, Relevance]:
+    """Scores of every method for one output position of one example: ``[layers, keys]``, ``[1, keys]`` for references.
+
+    Args:
+        position: the row of attention: the position at which the model decides.
+        target: the class or token, or pair of them, that gradients and blank-out explain.
+        read: the output position at which they read it; None where the model gives one output for the whole text.
+    """
+    from attnflow import raw, rollout
+    from attnflow.capture import capture
+    from attnflow.flow import flow
+    from attnflow.importance import blankout, gradient
+
+    out: dict[str, Relevance] = {}
+    if any(m in ATTENTION for m in methods):
+        attention = capture(model, tokenizer, encoding)
+        for name in methods:
+            if name == "raw":
+                out[name] = raw(attention, position=position)
+            elif name in ATTENTION:
+                out[name] = {"rollout": rollout, "flow": flow}[name](attention, position=position, residual=residual)
+    pair = isinstance(target, tuple)
+    if "gradient" in methods:
+        out["gradient"] = gradient(model, tokenizer, encoding, target=target, position=read, reduce=reduce)
+    if "blankout" in methods:
+        score = "logit" if pair else "prob"
+        out["blankout"] = blankout(model, tokenizer, encoding, target=target, position=read, blank=blank, score=score)
+    return {name: out[name] for name in methods}
+
+
+_NO_SPACE_BEFORE = re.compile(r" (?=(?:[.,;:!?%)\]]|'s\b|n't\b|'re\b|'ve\b|'ll\b|'d\b))")
+
+
+def natural(text: str) -> str:
+    """A tokenised sentence as people write it: no spaces before punctuation, a capital in front.
+
+    >>> natural("as a rule , the town 's -LRB- old -RRB- walls")
+    "As a rule, the town's (old) walls"
+    """
+    for mark, sign in (("-LRB-", "("), ("-RRB-", ")"), ("``", '"'), ("''", '"')):
+        text = text.replace(mark, sign)
+    text = _NO_SPACE_BEFORE.sub("", text).replace("( ", "(")
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,261 @@
+"""Verb number: does the model know whether the verb is singular or plural, and which words did it draw on?
+
+The task of Linzen, Dupoux & Goldberg (2016) on which Abnar & Zuidema (2020, sections 2 and 4) introduced rollout and
+flow. A classifier with the labels singular and plural reads the words before the verb; a causal language model says
+which form of the verb is likelier next; a masked one, which form is likelier at the mask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from attnflow.correlate import correlate
+from attnflow.errors import InputError, SelectionError
+from attnflow.network import Residual
+from attnflow.probes.config import LABELS
+from attnflow.probes.data import VerbExample
+from attnflow.probes.rates import Mean, Rate, rates
+from attnflow.probes.scoring import ATTENTION, REFERENCES, check_methods, kind_of, natural, scores, word_ids
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Progress = Callable[[int, int], None]
+FOLDER = Path(__file__).parent / "verb-number"
+
+
+def load(folder: str | os.PathLike[str] | None = None) -> tuple[Any, Any]:
+    """(model, tokenizer) of the trained verb-number model, by default the one inside the package."""
+    from attnflow.loading import load as load_any
+
+    where = FOLDER if folder is None else Path(folder)
+    if not (where / "model.safetensors").is_file():
+        raise InputError(
+            f"{where} holds no model.safetensors, and a trained verb-number model was asked for. Train one and name "
+            "its folder:  python benchmarks/train_verb_number.py --out build/verb-number"
+        )
+    return load_any(str(where))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the model chose for one example.
+
+    Attributes:
+        label: "singular" or "plural".
+        margin: log-odds of the right form against the wrong one; above 0 where the model is right.
+    """
+
+    example: VerbExample
+    label: str
+    margin: float
+
+    @property
+    def right(self) -> bool:
+        """True if the model chose the right number."""
+        return self.label == self.example.label
+
+
+@dataclass(frozen=True)
+class _Query:
+    """One example as the model is asked: ids, where to read, and the ids of the right and the wrong form."""
+
+    ids: list[int]
+    position: int
+    right: int
+    wrong: int
+
+
+def choose(
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[VerbExample],
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> list[Choice]:
+    """The number that the model chooses for each example; examples that cannot be asked are left out.
+
+    A language model can be asked where both forms of the verb are known and their first tokens differ (a masked one:
+    where both are one token). The choice is between the two forms' probabilities in the verb's place.
+
+    >>> from attnflow.probes import grammar
+    >>> from attnflow.probes.model import VerbNumberModel, VerbNumberConfig
+    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> tok = word_tokenizer(grammar.vocabulary())
+    >>> tiny = VerbNumberModel(VerbNumberConfig(n_layer=1, n_embd=8, n_head=2, vocab_size=len(tok))).eval()
+    >>> len(choose(tiny, tok, grammar.sentences(4)))
+    4
+    """
+    if not examples:
+        raise InputError("0 examples: give at least one, for instance attnflow.probes.grammar.sentences(100).")
+    kind = kind_of(model, LABELS)
+    found = [(e, query(model, tokenizer, e, kind)) for e in examples]
+    asked = [(e, q) for e, q in found if q is not None]
+    if not asked:
+        raise InputError(
+            f"None of {len(examples)} examples can be asked of a {kind} model: both forms of the verb must be given, "
+            "and begin with different tokens."
+        )
+    order = sorted(range(len(asked)), key=lambda i: len(asked[i][1].ids))
+    margins: dict[int, float] = {}
+    for start in range(0, len(order), batch_size):
+        chunk = order[start : start + batch_size]
+        margins |= dict(zip(chunk, _margins(model, [asked[i][1] for i in chunk]), strict=True))
+        if progress is not None:
+            progress(len(margins), len(asked))
+    return [Choice(e, e.label if margins[i] > 0 else _other(e.label), margins[i]) for i, (e, _) in enumerate(asked)]
+
+
+def _other(label: str) -> str:
+    return LABELS[1 - LABELS.index(label)]
+
+
+def query(model: Any, tokenizer: Any, example: VerbExample, kind: str) -> _Query | None:
+    """How the model is asked about one example; None if it cannot be."""
+    if example.label not in LABELS:
+        raise InputError(f"The label {example.label!r} is neither of {', '.join(LABELS)}: {example.prefix!r}")
+    if kind == "classifier":
+        ids = {str(label).lower(): i for label, i in model.config.label2id.items()}
+        encoded = list(tokenizer(example.prefix)["input_ids"])
+        limit = getattr(model.config, "max_position_embeddings", None) or len(encoded)
+        if len(encoded) > limit:
+            return None
+        return _Query(encoded, 0, ids[example.label], ids[_other(example.label)])
+    if not example.verb or not example.other:
+        return None
+    right, wrong = (word_ids(tokenizer, form) for form in (example.verb, example.other))
+    if kind == "causal":
+        encoded = list(tokenizer(natural(example.prefix))["input_ids"])
+        return _Query(encoded, len(encoded) - 1, right[0], wrong[0]) if right[0] != wrong[0] else None
+    if len(right) != 1 or len(wrong) != 1:
+        return None
+    encoded = list(tokenizer(natural(f"{example.prefix} {tokenizer.mask_token} {example.rest or '.'}"))["input_ids"])
+    return _Query(encoded, encoded.index(tokenizer.mask_token_id), right[0], wrong[0])
+
+
+@torch.no_grad()
+def _margins(model: Any, queries: Sequence[_Query]) -> list[float]:
+    """Log-odds of right against wrong; rows are padded on the right, where nothing changes for the others."""
+    device = next(model.parameters()).device
+    width = max(len(q.ids) for q in queries)
+    ids = torch.zeros(len(queries), width, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, q in enumerate(queries):
+        ids[row, : len(q.ids)] = torch.tensor(q.ids)
+        mask[row, : len(q.ids)] = 1
+    logits = model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits.float().cpu()
+    out = []
+    for row, q in enumerate(queries):
+        at = logits[row] if logits.ndim == 2 else logits[row, q.position]
+        out.append(float(at[q.right] - at[q.wrong]))
+    return out
+
+
+def accuracy(choices: Sequence[Choice]) -> list[Rate]:
+    """The share of right choices, over all examples and by number of attractors, with 95 % intervals."""
+    return rates(choices, lambda c: c.example.attractors, lambda c: c.right)
+
+
+def majority(choices: Sequence[Choice], label: str | None = None) -> list[Rate]:
+    """The same for always saying ``label``, by default the more frequent one of these examples."""
+    labels = [c.example.label for c in choices]
+    chosen = label or max(LABELS, key=labels.count)
+    return rates(choices, lambda c: c.example.attractors, lambda c: c.example.label == chosen)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Rank correlations of attention with gradients and blank-out, layer by layer.
+
+    Attributes:
+        values: by (method, reference): ``[examples, layers]``, NaN where a scoring is constant.
+        layers: the model's own layer numbers.
+        settings: how gradients and blank-out were computed.
+    """
+
+    values: dict[tuple[str, str], npt.NDArray[np.float64]]
+    layers: tuple[int | str, ...]
+    settings: dict[str, Any]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a method, reference and layer: mean, std, half width of the mean's 95 % interval, n, missing."""
+        import pandas as pd
+
+        rows = []
+        for (method, reference), values in self.values.items():
+            for column, layer in enumerate(self.layers):
+                m = Mean.of(values[:, column])
+                rows.append([method, reference, layer, m.mean, m.std, m.half_width, m.count, m.missing])
+        names = ["method", "reference", "layer", "mean", "std", "half_width", "n", "missing"]
+        return pd.DataFrame(rows, columns=names)
+
+
+def layers(
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[VerbExample],
+    methods: Sequence[str] = ATTENTION,
+    references: Sequence[str] = REFERENCES,
+    correlation: str = "spearman",
+    special_tokens: bool = True,
+    residual: Residual = 0.5,
+    blank: str | int = "auto",
+    reduce: str = "abs_sum",
+    progress: Progress | None = None,
+) -> Layers:
+    """How well each attention method ranks the inputs as gradients and blank-out do (Tables 1 and 2 of the paper).
+
+    For every example the row of attention at the deciding position (CLS of a classifier, the mask, the last word
+    before the verb) is compared with the importance of the inputs for the right form: a classifier's right class, a
+    language model's right form against the wrong one. ``blank="unk"`` and ``reduce="paper"`` are the paper's choices.
+    """
+    if not check_methods([*methods, *references]) or not methods or not references:
+        raise SelectionError("At least one attention method and one reference are compared: methods=, references=.")
+    collected: dict[tuple[str, str], list[npt.NDArray[np.float64]]] = {(m, r): [] for r in references for m in methods}
+    numbers: tuple[int | str, ...] = ()
+    settings: dict[str, Any] = {}
+    total = len(examples)
+    for done, found in enumerate(
+        _each(model, tokenizer, examples, [*methods, *references], residual, blank, reduce), 1
+    ):
+        for (method, reference), rows in collected.items():
+            c = correlate(found[method], found[reference], correlation, special_tokens=special_tokens)
+            rows.append(c.values)
+            numbers = c.layers
+        settings = {r: dict(found[r].settings) for r in references}
+        if progress is not None:
+            progress(done, total)
+    if not numbers:
+        raise InputError(f"None of {total} examples can be asked of {type(model).__name__}: see attnflow.probes.data.")
+    return Layers({key: np.stack(rows) for key, rows in collected.items()}, numbers, settings)
+
+
+def _each(
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[VerbExample],
+    methods: Sequence[str],
+    residual: Residual,
+    blank: str | int,
+    reduce: str,
+) -> Iterator[dict[str, Any]]:
+    kind = kind_of(model, LABELS)
+    for example in examples:
+        asked = query(model, tokenizer, example, kind)
+        if asked is None:
+            continue
+        ids = torch.tensor([asked.ids])
+        encoding = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        target = asked.right if kind == "classifier" else (asked.right, asked.wrong)
+        read = None if kind == "classifier" else asked.position
+        yield scores(
+            model, tokenizer, encoding, methods, asked.position, target, read, residual, blank, reduce
+        )  # fmt: skip

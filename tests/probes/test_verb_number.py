@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from attnflow import AttnFlowError, rollout
+from attnflow.capture import capture
+from attnflow.correlate import correlate
+from attnflow.importance import blankout
+from attnflow.probes import grammar, verb_number
+from attnflow.probes.data import VerbExample
+from attnflow.probes.scoring import kind_of, natural, word_ids
+
+
+@pytest.fixture
+def examples():
+    return [VerbExample(**{**e.__dict__, "rest": "old ."}) for e in grammar.sentences(12)]
+
+
+@pytest.mark.parametrize("kind", ["classifier", "masked", "causal"])
+def test_every_kind_of_model_is_asked_one_by_one_as_in_a_batch(kind, request, examples):
+    model, tokenizer = request.getfixturevalue(kind)
+    assert kind_of(model, ("singular", "plural")) == kind
+    together = verb_number.choose(model, tokenizer, examples, batch_size=5)
+    alone = [verb_number.choose(model, tokenizer, [e])[0] for e in examples]
+    assert [c.example for c in together] == examples
+    assert [c.margin for c in together] == pytest.approx([c.margin for c in alone], abs=1e-4)
+    for choice in together:
+        assert choice.right == (choice.margin > 0)
+
+
+def test_the_causal_margin_is_the_log_odds_of_the_two_forms(causal):
+    model, tokenizer = causal
+    example = VerbExample("the keys to the village", "plural", "are", "is")
+    (choice,) = verb_number.choose(model, tokenizer, [example])
+    with torch.no_grad():
+        last = model(**tokenizer("The keys to the village", return_tensors="pt")).logits[0, -1].log_softmax(-1)
+    are, be = (tokenizer.convert_tokens_to_ids(w) for w in ("are", "is"))
+    assert choice.margin == pytest.approx(float(last[are] - last[be]), abs=1e-4)
+
+
+def test_the_masked_margin_is_read_at_the_mask(masked):
+    model, tokenizer = masked
+    (choice,) = verb_number.choose(model, tokenizer, [VerbExample("the keys", "plural", "are", "is", "old .")])
+    encoded = tokenizer("the keys [MASK] old .", return_tensors="pt")
+    with torch.no_grad():
+        at = model(**encoded).logits[0, 3]
+    are, be = (tokenizer.convert_tokens_to_ids(w) for w in ("are", "is"))
+    assert choice.margin == pytest.approx(float(at[are] - at[be]), abs=1e-4)
+
+
+def test_accuracy_by_attractors_and_the_majority(classifier):
+    examples = grammar.sentences(90)
+    choices = verb_number.choose(*classifier, examples)
+    whole, *parts = verb_number.accuracy(choices)
+    assert whole.name == "all" and [p.name for p in parts] == ["0", "1", "2"]
+    assert whole.count == sum(p.count for p in parts) == 90
+    assert whole.right == sum(c.label == c.example.label for c in choices)
+    assert verb_number.majority(choices)[0].share >= 0.5
+    assert verb_number.majority(choices, "plural")[0].right == sum(e.label == "plural" for e in examples)
+
+
+def test_layers_are_the_correlations_of_the_parts(classifier):
+    model, tokenizer = classifier
+    (example,) = grammar.sentences(1, kinds=["prepositional"])
+    found = verb_number.layers(model, tokenizer, [example], blank="unk", reduce="paper")
+    attention = capture(model, tokenizer, example.prefix)
+    right = model.config.label2id[example.label]
+    reference = blankout(model, tokenizer, example.prefix, blank="unk", target=right, score="prob")
+    expected = correlate(rollout(attention, position="cls"), reference).values
+    assert found.values["rollout", "blankout"][0] == pytest.approx(expected)
+    assert set(found.values) == {(m, r) for m in ("raw", "rollout", "flow") for r in ("gradient", "blankout")}
+    frame = found.to_frame()
+    assert len(frame) == 6 * 2 and list(frame["layer"].unique()) == [0, 1]
+    assert found.settings["gradient"]["reduce"] == "paper"
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_layers_of_language_models(kind, request, examples):
+    steps = []
+    model, tokenizer = request.getfixturevalue(kind)
+    chosen = {"methods": ["raw"], "references": ["gradient"]}
+    found = verb_number.layers(model, tokenizer, examples[:3], **chosen, progress=lambda a, b: steps.append((a, b)))
+    assert found.values["raw", "gradient"].shape == (3, 2)
+    assert np.isfinite(found.values["raw", "gradient"]).all()
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_examples_that_cannot_be_asked_are_left_out_or_an_error(causal, masked, classifier):
+    good = VerbExample("the keys", "plural", "are", "is")
+    bad = VerbExample("the keys", "plural")
+    assert len(verb_number.choose(*causal, [good, bad])) == 1
+    for call in (verb_number.choose, verb_number.layers):
+        with pytest.raises(AttnFlowError, match="None of 1 examples can be asked"):
+            call(*causal, [bad])
+    with pytest.raises(AttnFlowError, match="0 examples"):
+        verb_number.choose(*causal, [])
+    with pytest.raises(AttnFlowError, match="'dual' is neither"):
+        verb_number.choose(*classifier, [VerbExample("the keys", "dual")])
+    long = VerbExample("the " * 200, "plural")
+    assert len(verb_number.choose(*classifier, [good, long])) == 1
+
+
+def test_a_model_without_a_head_and_unknown_methods_are_errors(masked, classifier):
+    with pytest.raises(AttnFlowError, match="BertModel has none of the heads"):
+        verb_number.choose(masked[0].bert, masked[1], grammar.sentences(1))
+    with pytest.raises(AttnFlowError, match="method 'lime' is not known"):
+        verb_number.layers(*classifier, grammar.sentences(1), methods=["lime"])
+    with pytest.raises(AttnFlowError, match="At least one"):
+        verb_number.layers(*classifier, grammar.sentences(1), methods=[])
+
+
+def test_a_folder_without_weights_says_how_to_train(tmp_path):
+    with pytest.raises(AttnFlowError, match="train_verb_number.py"):
+        verb_number.load(tmp_path)
+
+
+def test_sentences_are_written_as_people_do():
+    assert natural("`` he did n't '' , -LRB- so") == '" he didn\'t ", (so'
+    assert natural("") == ""
+
+
+def test_words_are_looked_up_behind_a_space(masked):
+    tokenizer = masked[1]
+    assert (
+        word_ids(tokenizer, "is") == [tokenizer.convert_tokens_to_ids("is")] == word_ids(tokenizer, "is", spaced=False)
+    )
