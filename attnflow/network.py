@@ -90,6 +90,7 @@ class Network:
         rows: the nodes that are outputs: all, or the decoder's part.
         tokens: names of the input nodes.
         queries: names of the output nodes.
+        labels: the name of each step: its layer, in an encoder-decoder model with the tower.
     """
 
     steps: tuple[Step, ...]
@@ -98,6 +99,7 @@ class Network:
     rows: range
     tokens: Tokens
     queries: Tokens
+    labels: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -145,6 +147,7 @@ def _one_tower(block: Block, residual: Residual, start_layer: int) -> Network:
         outputs,
         _fit(block.keys, inputs, size),
         _fit(block.queries, len(outputs), len(outputs)),
+        tuple(f"layer {block.layers[i]}" for i in chosen),
     )
 
 
@@ -163,14 +166,18 @@ def _two_towers(attention: Attention, residual: Residual, start_layer: int) -> N
     first, n = len(encoder.keys), len(encoder.keys) + len(decoder.keys)
     steps = [Step(w, s, n) for w, s in zip(encoder.weights, _shares(residual, encoder), strict=True)]
     below = dict(zip(cross.layers, zip(cross.weights, _shares(residual, cross), strict=True), strict=True))
+    labels = [f"encoder layer {layer}" for layer in encoder.layers]
     tops = []
     for layer, w, s in zip(decoder.layers, decoder.weights, _shares(residual, decoder), strict=True):
         steps.append(Step(w, s, n, row=first, column=first))
+        labels.append(f"decoder layer {layer}")
         if layer in below:
             steps.append(Step(*below[layer], size=n, row=first, column=0))
+            labels.append(f"cross-attention of layer {layer}")
         tops.append(len(steps))
     tokens = join(encoder.keys, decoder.keys)
-    return Network(tuple(steps), tuple(tops), decoder.layers, range(first, n), tokens, decoder.queries)
+    names = tuple(labels)
+    return Network(tuple(steps), tuple(tops), decoder.layers, range(first, n), tokens, decoder.queries, names)
 
 
 def _from(block: Block, start_layer: int) -> list[int]:

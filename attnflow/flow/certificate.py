@@ -77,8 +77,14 @@ def _sides(s: Solution, a: int, b: int) -> Mask:
     return sides
 
 
-def cut_capacity(caps: Capacities, height: int, row: int, sides: Mask) -> Ints:
-    """Capacity of cuts of one source: all that leads from the other side into the sink's.
+def cut_capacity(caps: Capacities, height: int, row: int, sides: npt.NDArray[np.bool_]) -> Ints:
+    """Capacity of cuts of one source: all that leads from the other side into the sink's."""
+    total: Ints = cut_by_step(caps, height, row, sides).sum(0)
+    return total
+
+
+def cut_by_step(caps: Capacities, height: int, row: int, sides: npt.NDArray[np.bool_]) -> Ints:
+    """What each step adds to the capacity of cuts of one source: ``[height, cuts]``.
 
     ``sides[c, h, i]`` says whether node *i* at height *h* is on the sink's side of cut *c*. The sums are taken in
     float64 on two halves of each integer: all partial sums stay below 2**53, so they are exact, and fast.
@@ -87,12 +93,27 @@ def cut_capacity(caps: Capacities, height: int, row: int, sides: Mask) -> Ints:
     source[:, 0, row] = True
     above = np.concatenate([~sides[:, 1:], source], axis=1).astype(np.float64)
     below = sides.astype(np.float64)
-    total = np.zeros(len(sides), np.int64)
+    total = np.zeros((height, len(sides)), np.int64)
     for h in range(height):
         for part, shift in ((caps.cap[h] >> _HALF, _HALF), (caps.cap[h] & (2**_HALF - 1), 0)):
             crossing = ((above[:, h] @ part.astype(np.float64)) * below[:, h]).sum(-1)
-            total += crossing.astype(np.int64) << shift
+            total[h] += crossing.astype(np.int64) << shift
     return total
+
+
+def cut_shares(solution: Solution) -> npt.NDArray[np.float64]:
+    """Which share of the minimum cuts from the highest sources each step holds: ``[steps]``, summing to one.
+
+    Of several minimum cuts of a pair one counts: the one nearest to the sink or, where few sources were asked for and
+    the network was solved upside down, to the source.
+    """
+    a = int(np.argmax(solution.tops))
+    height = solution.tops[a]
+    by_step = np.zeros(height)
+    for b, row in enumerate(solution.rows):
+        by_step += cut_by_step(solution.capacities, height, row, _sides(solution, a, b)).sum(1, dtype=np.float64)
+    total = float(by_step.sum())
+    return by_step / total if total else by_step
 
 
 def certify(

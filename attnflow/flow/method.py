@@ -93,7 +93,7 @@ def flow(
             settings |= {"position": p, "position_token": net.queries[p]}
         solution, found = _solved(net, [net.tops[i] for i in at], nodes, backend, certify, tolerance, threads)
         settings |= found
-        settings["report"] = describe(solution, net.tokens, layers)
+        settings["report"] = describe(solution, net.tokens, layers, net.labels if backend == "numba" else ())
         scores = solution.scores
         if receptive_field:
             scores = by_receptive_field(scores, net)

@@ -14,17 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.flow.integers import Ints
-from attnflow.flow.solver import Solution
+from attnflow.flow.solver import Solution, solve
 
 Mask = npt.NDArray[np.bool_]
 
 
-def describe(solution: Solution, tokens: Sequence[str], layers: Sequence[int | str]) -> dict[str, Any]:
+_FEW = 400_000  # steps × tokens² up to which one output's cuts are looked for, at a few milliseconds
+
+
+def describe(
+    solution: Solution, tokens: Sequence[str], layers: Sequence[int | str], steps: Sequence[str] = ()
+) -> dict[str, Any]:
     """Figures for each layer, as plain numbers, and in words for the last one.
 
     - ``saturation``: share of pairs whose flow equals min(row sum, column sum of the first layer);
     - ``ties``: share of pairs of inputs, among those reached, that have the same flow from one output;
     - ``cut``: where a bottleneck is: shares "output" (the row), "input" (the column), "between";
+    - ``cut_layers``: for the highest outputs, which share of the minimum cuts each of ``steps`` holds; there with
+      certificates, and for one output where that takes milliseconds;
     - ``same_ranking``: share of outputs that have the most common ranking of the inputs;
     - ``sink``: the input with most flow, and its share of all;
     - ``proofs``: how the flows were proven; ``words``: what follows from all this.
@@ -47,7 +54,19 @@ def describe(solution: Solution, tokens: Sequence[str], layers: Sequence[int | s
         out["cut"].append(_places(at_row, at_column))
         out["same_ranking"].append(_same_ranking(units))
         out["sink"].append(_sink(solution.capacities.floats(units), tokens))
+    out["cut_layers"] = _cut_layers(solution, steps)
     return out | {"proofs": solution.proof_counts(), "words": _words(out, layers[-1], solution)}
+
+
+def _cut_layers(solution: Solution, steps: Sequence[str]) -> dict[str, float]:
+    from attnflow.flow.certificate import cut_shares
+
+    top = max(solution.tops)
+    if solution.cuts is None:
+        if not steps or len(solution.rows) > 1 or top * solution.capacities.n**2 > _FEW:
+            return {}
+        solution = solve(solution.capacities, [top], solution.rows, explicit=True)
+    return dict(zip(steps, cut_shares(solution).tolist(), strict=False))
 
 
 def _ties(units: Ints) -> float:
@@ -90,6 +109,9 @@ def _words(figures: dict[str, Any], layer: int | str, solution: Solution) -> lis
         lines.append(f"at layer {layer} all flows equal {limit}: they do not depend on the output")
     elif saturation >= 0.005:
         lines.append(f"at layer {layer} {saturation:.0%} of flows equal {limit}, which does not depend on the output")
+    widest = max(figures["cut_layers"].items(), key=lambda item: item[1], default=None)
+    if widest is not None and widest[1] > 0:
+        lines.append(f"{widest[1]:.0%} of the minimum cuts lie in {widest[0]} (of equally narrow ones, one counts)")
     if outputs > 1 and same == 1:
         lines.append(f"all {outputs} outputs rank the inputs in the same order: flow does not tell the outputs apart")
     elif outputs > 1 and same >= 0.25:
