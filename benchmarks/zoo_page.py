@@ -22,18 +22,33 @@ def inside(rows: dict[str, Row]) -> dict[str, str]:
     return found
 
 
+def groups(rows: dict[str, Row]) -> dict[str, dict[str, Row]]:
+    """What was not captured, neither on its own nor inside another model, by what happened."""
+    within, found = inside(rows), {name: {} for name in ("none", "refused", "failed", "not built", "WRONG")}
+    for kind, row in rows.items():
+        status = row["status"]
+        if status in TAKEN or kind in within:
+            continue
+        if status == "refused" and row["reason"].startswith("CaptureError"):
+            status = "none"
+        found["failed" if status == "crashed" else status][kind] = row
+    return found
+
+
 def counts(rows: dict[str, Row]) -> dict[str, int]:
     """How many types came to what."""
-    by, within = Counter(r["status"] for r in rows.values()), inside(rows)
-    rest = [r for t, r in rows.items() if t not in within]
+    by, left = Counter(r["status"] for r in rows.values()), groups(rows)
+    within = len(inside(rows))
     return {
         "captured, every layer equal to the model's own eager attention": by["equal"],
         "captured, but the model itself returns nothing to compare with": by["captured"],
-        "captured inside the model that they are a part of": len(within),
-        "**captured in all**": by["equal"] + by["captured"] + len(within),
-        "no softmax attention: refused with an error that says so": sum(r["status"] == "refused" for r in rest),
-        "not built here": sum(r["status"] in ("not built", "crashed", "failed") for r in rest),
-        "wrong": by["WRONG"],
+        "captured inside the model that they are a part of": within,
+        "**captured in all**": by["equal"] + by["captured"] + within,
+        "no softmax attention: refused with an error that says so": len(left["none"]),
+        "refused, because the weights are not fit to be used": len(left["refused"]),
+        "failed in another way": len(left["failed"]),
+        "not built here": len(left["not built"]),
+        "wrong": len(left["WRONG"]),
         "all types": len(rows),
     }
 
@@ -61,7 +76,7 @@ def summary(rows: dict[str, Row]) -> str:
 
 def page(rows: dict[str, Row]) -> str:
     """The whole page."""
-    within = inside(rows)
+    within, left = inside(rows), groups(rows)
     taken = {t: r for t, r in sorted(rows.items()) if r["status"] in TAKEN}
     routes = Counter(r["route"] for r in taken.values())
     parts = [
@@ -75,18 +90,16 @@ def page(rows: dict[str, Row]) -> str:
         _table(("", "types"), [(name, str(n)) for name, n in counts(rows).items()]),
         "## By route",
         _table(("route", "types"), [(f"`{r}`", str(n)) for r, n in routes.most_common()]),
-        _problems(rows),
+        *_listed("WRONG", left["WRONG"]),
         "## Captured",
         _table(("type", "model", "route", "layers", "row sums", "compared with eager"), map(_line, taken.items())),
         "## Captured inside a larger model",
         "These types are parts, and were not run on their own.",
         _table(("type", "inside"), [(f"`{t}`", f"`{p}`") for t, p in sorted(within.items())]),
-        "## No softmax attention",
-        _reasons({t: r for t, r in rows.items() if r["status"] == "refused" and t not in within}),
-        "## Not built",
-        _reasons(
-            {t: r for t, r in rows.items() if r["status"] in ("not built", "crashed", "failed") and t not in within}
-        ),
+        *_listed("No softmax attention", left["none"]),
+        *_listed("Refused", left["refused"]),
+        *_listed("Failed", left["failed"]),
+        *_listed("Not built", left["not built"]),
     ]
     return "\n\n".join(p for p in parts if p) + "\n"
 
@@ -100,15 +113,10 @@ def _line(item: tuple[str, Row]) -> tuple[str, ...]:
     return f"`{kind}`", row["model"], row["route"], layers, sums, compared
 
 
-def _problems(rows: dict[str, Row]) -> str:
-    wrong = {t: r for t, r in rows.items() if r["status"] == "WRONG"}
-    return "## WRONG\n\n" + _reasons(wrong) if wrong else ""
-
-
-def _reasons(rows: dict[str, Row]) -> str:
-    if not rows:
-        return "None."
-    return "\n".join(f"- `{t}`: {_clean(r['reason'])}" for t, r in sorted(rows.items()))
+def _listed(title: str, rows: dict[str, Row]) -> list[str]:
+    """A heading and one line for each type; nothing where there is none."""
+    lines = [f"- `{t}`: {_clean(r['reason'])}" for t, r in sorted(rows.items())]
+    return [f"## {title}", "\n".join(lines)] if lines else []
 
 
 def _clean(reason: str) -> str:
