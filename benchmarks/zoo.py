@@ -1,6 +1,6 @@
 """Capture from every model type of transformers: one row each in docs/zoo.md, and in what `attnflow models` tells.
 
-    python benchmarks/zoo.py                     # all types, about 20 minutes on two cores
+    python benchmarks/zoo.py                     # all types, about 7 minutes on two cores
     python benchmarks/zoo.py --types bert,t5     # some
     python benchmarks/zoo.py --work DIR          # keep rows in DIR, and go on from there
 
