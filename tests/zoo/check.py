@@ -22,6 +22,13 @@ from tests.zoo.build import Tiny, floats, run
 
 TOLERANCE = 2e-5
 
+GATES = {
+    "mobilevitv2": "one weight for each patch, without queries",
+    "patchtsmixer": "a gate over features",
+    "swiftformer": "a softmax over one number",
+}
+"""Types whose only softmax is not between positions: a capture must refuse them."""
+
 
 @dataclass
 class Report:
@@ -60,6 +67,8 @@ def check(tiny: Tiny) -> Report:
         left = differences(traces, snapshot(tiny.model))
         if left:
             raise AssertionError(f"capture left traces: {left}")
+    if kind := GATES.get(tiny.model.config.model_type):
+        raise AssertionError(f"{kind} was taken for attention between positions")
     attention, notes = _first(taken), []
     eager = in_eager(tiny)
     expected = reference(eager)
