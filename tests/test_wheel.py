@@ -24,5 +24,5 @@ def test_the_wheel_holds_all_that_the_package_reads(tmp_path):
     listed = subprocess.run(["git", "ls-files", "attnflow"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode == 0:
         assert set(listed.stdout.split()) <= names
-    assert {"attnflow/py.typed", "attnflow/views/page.css"} <= names
+    assert {"attnflow/py.typed", "attnflow/views/page/page.css"} <= names
     assert {n.split("/")[0] for n in names} == {"attnflow", f"attnflow-{__version__}.dist-info"}

@@ -93,9 +93,9 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str]) -> Iterabl
             tuple(gradients) if len(gradients) == len(matrices) else None,
         )  # fmt: skip
         block = replace(block, causal=tower.kind == "self" and is_causal(block))
-        if _merged(tower, first, frame):
+        if _merged(tower, first, frame) or "Merged" in type(first.site.module).__name__:
             notes.append(
-                f"{tower.name}: one softmax over the decoder's own positions (first {frame.decoder_length} columns)"
+                f"{tower.name}: one softmax over the decoder's own positions (first {len(rows.tokens)} columns)"
                 " and the encoder's (the rest); the rows sum to one over both."
             )
         if block.missing and not tower.stage:

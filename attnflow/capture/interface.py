@@ -174,6 +174,8 @@ def _check_mixture(session: Session, module: Any, out: Any, weights: Any, value:
         return
     mixed = mine.float() @ shared.repeat_interleave(weights.shape[1] // value.shape[1], 1).float()
     last = out[:, -1:].detach().float().transpose(1, 2) if out.ndim == 4 else mixed
+    if not bool(mixed.isfinite().all()):
+        return  # weights that are no numbers are refused later, with the reason
     if last.shape == mixed.shape and not torch.allclose(last, mixed, atol=2e-2 * float(mixed.abs().max()) + 1e-6):
         session.notes.append(
             f"{type(module).__name__} changes its output after mixing the values (weights × values is not the output), "

@@ -21,7 +21,12 @@ Eager = Callable[..., Any]
 
 _SOFTMAX = {"softmax", "Softmax", "scaled_dot_product_attention", "multi_head_attention_forward"}
 _ATTENTION = re.compile(r"att(?:n|ention)|mha", re.I)
-_OTHER = re.compile(r"router|gating|expert|deformable|loss|pooling", re.I)
+# The last three have "attention" in their name and a softmax, but it weighs features, patches without queries, or one
+# number: PatchTSMixer, MobileViTV2, SwiftFormer.
+_OTHER = re.compile(
+    r"router|gating|expert|deformable|loss|pooling|MixerGatedAttention|LinearSelfAttention|EfficientAdditiveAttention",
+    re.I,
+)
 _SAMPLED = re.compile(r"deformable", re.I)
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn|encoder_attention|src_att|multihead_attn$", re.I)
 

@@ -106,6 +106,7 @@ START: Table = {
         "backbone_config": {"model_type": "vitdet", "hidden_size": 384, "num_channels": 4, "num_attention_heads": 6}
     },
     "voxtral": {"audio_token_id": 24},
+    "xmod": {"default_language": "en_XX"},
 }
 """Set in the default configuration before it is shrunk."""
 
@@ -138,9 +139,11 @@ FIXED: Table = {
         | {f"<|visual token {i:06}|>": 60 + i for i in range(80)}
     },
     "emu3_vqgan": {"codebook_size": 80},
+    "fastspeech2_conformer_hifigan": {"model_in_dim": 80},
     "gemma4_audio": {"subsampling_conv_channels": [128, 32]},
     "granitemoehybrid": {"num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"]},
     "hrm_text": {"num_hidden_layers": 16, "num_layers_per_stack": 2},
+    "janus_vqgan": {"num_patches": 8},
     "kosmos-2": {"latent_query_num": 4},
     "led": {"attention_window": [8, 8], "encoder_layers": 2},
     "llava_next": {"image_grid_pinpoints": [[56, 112]]},
@@ -155,6 +158,7 @@ FIXED: Table = {
         "question_encoder": {"model_type": "bert", "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2},
         "generator": {"model_type": "bart", "encoder_layers": 1, "decoder_layers": 1, "d_model": 32},
     },
+    "recurrent_gemma": {"num_hidden_layers": 3},
     "sam2_hiera_det_model": {
         "image_size": [64, 64],
         "patch_stride": [4, 4],
@@ -171,6 +175,11 @@ FIXED: Table = {
         "intermediate_hidden_state_indices": [1, 2, 3],
     },
     "swin2sr": {"image_size": 12, "window_size": 3, "depths": [2, 2], "num_heads": [6, 6]},
+    "vjepa2": {"frames_per_clip": 4, "crop_size": 64},
+    "zamba": {
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+    },
 }
 """Set as they are, whatever the scale."""
 

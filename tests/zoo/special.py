@@ -42,6 +42,11 @@ def _first(facts: Facts, count: int) -> torch.Tensor:
     return (torch.arange(12) < count)[None]
 
 
+def _wave_and_features(facts: Facts) -> dict[str, torch.Tensor]:
+    width = facts.find("feature_projection_input_dim", default=160)
+    return {"input_values": torch.randn(1, 1, 7680), "input_features": torch.randn(1, 24, width)}
+
+
 BY_NAME: dict[str, Maker] = {
     "action_embeds": lambda f: torch.randn(1, 6, f.config.dit_config.hidden_size),
     "aspect_ratio_ids": lambda f: torch.ones(1, 1, dtype=torch.long),
@@ -77,6 +82,7 @@ BY_NAME: dict[str, Maker] = {
 
 BESIDES: dict[str, dict[str, Maker]] = {
     "blip_2_qformer": {"encoder_hidden_states": lambda f: torch.randn(1, 6, f.config.encoder_hidden_size)},
+    "blt": {"use_cache": lambda f: False},
     "bros": {"bbox": lambda f: torch.rand(1, 12, 8)},
     "clap": {
         "input_features": lambda f: torch.randn(1, 1, 256, 64),
@@ -151,7 +157,7 @@ INPUTS: dict[str, Maker] = {
     },
     "musicgen": lambda f: {"input_ids": _ids(f, 12), "decoder_input_ids": torch.randint(3, 90, (4, 6))},
     "musicgen_melody": lambda f: {"input_ids": _ids(f, 12), "decoder_input_ids": torch.randint(3, 90, (4, 6))},
-    "neucodec": lambda f: {"input_values": torch.randn(1, 1, 7680), "input_features": torch.randn(1, 24, 160)},
+    "neucodec": _wave_and_features,
     "perceiver": lambda f: {"inputs": _ids(f, 12), "attention_mask": torch.ones(1, 12)},
     "qwen2_5_omni_audio_encoder": lambda f: {
         "input_features": torch.randn(f.config.num_mel_bins, 64),
@@ -180,5 +186,6 @@ INPUTS: dict[str, Maker] = {
     "speecht5": lambda f: {"input_values": _hidden(f), "decoder_input_values": _hidden(f)},
     "superglue": lambda f: {"pixel_values": torch.randn(1, 2, 3, 64, 64)},
     "vision-text-dual-encoder": lambda f: f.text() | {"pixel_values": torch.randn(1, 3, *f.side())},
+    "xcodec2": _wave_and_features,
 }
 """The whole input of a type."""
