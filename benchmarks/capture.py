@@ -138,8 +138,8 @@ def verdicts(taken: dict[Any, dict[str, float]], memory: dict[Any, float], lengt
             share = (ours - plain) / (theirs - plain)
             met = "met" if share <= 1 / 6 else "not met"
             out.append(
-                f"- {shape}, 2048 tokens: {share:.3f} of what eager needs above plain sdpa (target ≤ 1/6 = 0.167): {met}; "
-                f"of its whole peak {ours / theirs:.3f}."
+                f"- {shape}, 2048 tokens: {share:.3f} of what eager needs above plain sdpa (target ≤ 1/6 = 0.167): "
+                f"{met}; of its whole peak {ours / theirs:.3f}."
             )
     return [*out, ""]
 
