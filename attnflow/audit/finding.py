@@ -1,0 +1,107 @@
+"""What an experiment found: a table, a plot, a verdict in words, and what the verdict cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """The result of one experiment of the debate.
+
+    Attributes:
+        experiment: its name: "correlation", "permutation", "adversary", "uniform", "seeds", "guide" or "imposter".
+        table: the summary, as it would stand in a paper.
+        records: one row for each instance (or run), from which the table was made.
+        verdict: what follows for this model and these data, in plain words, with its figures.
+        limits: what the verdict cannot say, one sentence each.
+        settings: everything that was chosen, also what was chosen for the user.
+        draw: draws the figure into axes.
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"attention": ["uniform"], "F1": [0.5]})
+    >>> found = Finding("uniform", table, pd.DataFrame(), "No.", ("One.",))
+    >>> print(found.to_markdown())
+    ### uniform
+    <BLANKLINE>
+    No.
+    <BLANKLINE>
+    | attention | F1 |
+    |---|---|
+    | uniform | 0.500 |
+    <BLANKLINE>
+    What this cannot say:
+    <BLANKLINE>
+    - One.
+    """
+
+    experiment: str
+    table: pd.DataFrame
+    records: pd.DataFrame
+    verdict: str
+    limits: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    draw: Callable[[Axes], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Finding({self.experiment}: {self.verdict})"
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """The figure of the experiment; into ``ax`` if given. No pyplot state is left behind."""
+        from matplotlib.figure import Figure
+
+        if ax is None:
+            ax = Figure(figsize=(6, 4), layout="constrained").subplots()
+        if self.draw is not None:
+            self.draw(ax)
+        return ax
+
+    def to_markdown(self) -> str:
+        """The verdict, the table and the limits."""
+        limits = "\n".join(f"- {limit}" for limit in self.limits)
+        parts = [f"### {self.experiment}", self.verdict, markdown(self.table), f"What this cannot say:\n\n{limits}"]
+        return "\n\n".join(parts)
+
+    def to_html(self) -> str:
+        """The same as a part of a page, with the figure inside as SVG; every text is escaped."""
+        from html import escape
+
+        limits = "".join(f"<li>{escape(limit)}</li>" for limit in self.limits)
+        table = self.table.to_html(index=False, escape=True, float_format=_cell, border=0)
+        return (
+            f"<section><h2>{escape(self.experiment)}</h2><p>{escape(self.verdict)}</p>{table}"
+            f"{self._svg()}<p>What this cannot say:</p><ul>{limits}</ul></section>"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def _svg(self) -> str:
+        if self.draw is None:
+            return ""
+        from io import StringIO
+
+        text = StringIO()
+        figure: Any = self.plot().figure
+        figure.savefig(text, format="svg")
+        svg = text.getvalue()
+        return svg[svg.index("<svg") :]
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A frame as a Markdown table, numbers to three digits."""
+    head = "| " + " | ".join(map(str, table.columns)) + " |"
+    rule = "|" + "---|" * len(table.columns)
+    # Column by column, because a row of mixed types would be made one type.
+    columns = [[_cell(v).replace("|", "\\|") for v in table[c].tolist()] for c in table.columns]
+    return "\n".join([head, rule, *("| " + " | ".join(row) + " |" for row in zip(*columns, strict=True))])
