@@ -99,7 +99,7 @@ class Run:
         )
         self.model = VerbNumberModel(config).train()
         self.optimiser = torch.optim.AdamW(
-            self.model.parameters(), lr=options.rate, weight_decay=options.decay, betas=(0.9, 0.98)
+            self.model.parameters(), lr=options.rate, weight_decay=options.decay, betas=(0.9, 0.98), fused=True
         )
         self.state = {"step": 0, "epoch": 0, "best": 0.0}
         self.checkpoint = options.out / "checkpoint.pt"
