@@ -25,3 +25,14 @@ def write(
     print(f"{title}\n\n{table}\n\n{text}")
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / f"{name}.md").write_text(f"# {title}\n\n{text}\n\n{table}\n\n{made}\n", encoding="utf-8")
+
+
+def insert(path: Path, key: str, text: str) -> None:
+    """Put ``text`` between the marks ``<!-- key -->`` and ``<!-- /key -->`` of a page; what is outside stays."""
+    first, last = f"<!-- {key} -->", f"<!-- /{key} -->"
+    page = path.read_text(encoding="utf-8")
+    before, found, rest = page.partition(first)
+    _, closed, after = rest.partition(last)
+    if not found or not closed:
+        raise SystemExit(f"{path} has no {first} … {last}, so there is no place for the result.")
+    path.write_text(f"{before}{first}\n\n{text.strip()}\n\n{last}{after}", encoding="utf-8")
