@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from attnflow.compare.command import compare_command
+from attnflow.console import check_out, position_of
 from attnflow.errors import AttnFlowError
 from attnflow.explain import METHODS
 from attnflow.probes.commands import app as probe_app
@@ -78,7 +79,7 @@ def explain(
 
     page = out is not None and out.suffix == ".html"
     methods = _methods(method or list(METHODS if page else BY_ATTENTION))
-    options = {"heads": _heads(heads), "residual": residual, "position": _position(position)}
+    options = {"heads": _heads(heads), "residual": residual, "position": position_of(position)}
     _check_out(out, overwrite, methods)
     _quiet()
     with _console().status(f"Loading {escape(model)}"):
@@ -143,18 +144,12 @@ def _methods(given: list[str]) -> tuple[str, ...]:
 
 def _check_out(out: Path | None, overwrite: bool, methods: tuple[str, ...]) -> None:
     """Refuse what cannot be written before a model is loaded."""
-    from attnflow.files import refuse_overwrite
-
-    if out is None:
-        return
-    if out.suffix not in SUFFIXES:
-        raise AttnFlowError(f"--out {out} ends in {out.suffix or 'nothing'!r}. Use one of {', '.join(SUFFIXES)}.")
-    if out.suffix == ".safetensors" and len(methods) > 1:
+    check_out("--out", out, SUFFIXES, overwrite)
+    if out is not None and out.suffix == ".safetensors" and len(methods) > 1:
         raise AttnFlowError(
             f"--out {out} holds one result, and {len(methods)} methods are asked for. "
             f"Choose one:  --method {methods[-1]}"
         )
-    refuse_overwrite(out, overwrite)
 
 
 def _heads(value: str) -> str | int | list[int]:
@@ -165,15 +160,6 @@ def _heads(value: str) -> str | int | list[int]:
     except ValueError:
         raise AttnFlowError(f"--heads {value} is not known. Use mean, max, min, or numbers: 3 or 0,2,5.") from None
     return numbers[0] if len(numbers) == 1 else numbers
-
-
-def _position(value: str | None) -> int | str | None:
-    if value is None or value in ("cls", "last", "mask"):
-        return value
-    try:
-        return int(value)
-    except ValueError:
-        raise AttnFlowError(f"--position {value} is not known. Use a number, cls, last or mask.") from None
 
 
 def _explain(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnflow.errors import AttnFlowError, FileError
+from attnflow.console import check_out, listed, numbers_of, position_of
 
 _SUFFIXES = {".md": "to_markdown", ".tex": "to_latex"}
 
@@ -52,8 +52,8 @@ def compare_command(
     from attnflow.compare import compare
 
     result = compare(
-        model, None, data, methods=_listed(methods), references=_listed(references), correlation=_listed(correlation),
-        layers=_numbers(layers), position=_position(position), special_tokens=special_tokens, unit=unit,
+        model, None, data, methods=listed(methods), references=listed(references), correlation=listed(correlation),
+        layers=numbers_of("--layers", layers), position=position_of(position), special_tokens=special_tokens, unit=unit,
         text_column=text_column, target_column=target_column, split=split, streaming=streaming, limit=limit,
         max_length=max_length, batch_size=batch_size, on_error="skip" if skip_errors else "raise", out=out,
         resume=resume, show_progress=progress, engine=engine, workers=workers,
@@ -67,14 +67,8 @@ def compare_command(
 
 def _check_files(table: Path | None, plot: Path | None, overwrite: bool) -> None:
     """Refuse what cannot be written before a model is loaded."""
-    from attnflow.files import refuse_overwrite
-
-    for name, path, known in (("--table", table, _SUFFIXES), ("--plot", plot, (".png", ".pdf", ".svg"))):
-        if path is None:
-            continue
-        if path.suffix not in known:
-            raise FileError(f"{name} {path} ends in {path.suffix or 'nothing'!r}. Use one of: {', '.join(known)}.")
-        refuse_overwrite(path, overwrite)
+    check_out("--table", table, tuple(_SUFFIXES), overwrite)
+    check_out("--plot", plot, (".png", ".pdf", ".svg"), overwrite)
 
 
 def _write(result: Any, table: Path | None, plot: Path | None, overwrite: bool) -> None:
@@ -89,25 +83,3 @@ def _write(result: Any, table: Path | None, plot: Path | None, overwrite: bool) 
         buffer = io.BytesIO()
         result.plot().figure.savefig(buffer, format=plot.suffix[1:])
         write_bytes(plot, buffer.getvalue(), overwrite)
-
-
-def _listed(value: str) -> list[str]:
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
-def _numbers(value: str | None) -> list[int] | None:
-    if value is None:
-        return None
-    try:
-        return [int(part) for part in value.split(",")]
-    except ValueError:
-        raise AttnFlowError(f"--layers {value} is not known. Use numbers: 0,5 or -1.") from None
-
-
-def _position(value: str | None) -> int | str | None:
-    if value is None or value in ("cls", "last", "mask"):
-        return value
-    try:
-        return int(value)
-    except ValueError:
-        raise AttnFlowError(f"--position {value} is not known. Use a number, cls, last or mask.") from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from attnflow.console import check_out, progress, show
 from attnflow.errors import AttnFlowError
 
 if TYPE_CHECKING:
@@ -53,21 +52,21 @@ def verb_number(
     chosen = [m for m in check_methods(methods or ATTENTION) if m in ATTENTION]
     if not chosen:
         raise AttnFlowError(f"--method {' '.join(methods or [])}, but the table's rows are {', '.join(ATTENTION)}.")
-    _check_out(out, overwrite)
+    check_out("--out", out, (".csv", ".json"), overwrite)
     examples = grammar.sentences(limit, seed) if data is None else files.read(data, limit)
     loaded, tokenizer = _load(model)
-    with _progress("Asking the model") as step:
+    with progress("Asking the model") as step:
         choices = probe.choose(loaded, tokenizer, examples, progress=step)
     rows = []
     for rate, base in zip(probe.accuracy(choices), probe.majority(choices), strict=True):
         low, high = rate.interval
         rows.append([rate.name, rate.count, f"{rate.share:.3f}", f"{low:.3f}–{high:.3f}", f"{base.share:.3f}"])
-    _show(["attractors", "n", "accuracy", "95 %", "majority"], rows, f"Verb number, {_name(model)}")
+    show(["attractors", "n", "accuracy", "95 %", "majority"], rows, f"Verb number, {_name(model)}")
     if len(choices) < len(examples):
         typer.echo(f"{len(examples) - len(choices)} of {len(examples)} examples cannot be asked of this model.")
     if not layers:
         return
-    with _progress("Comparing") as step:
+    with progress("Comparing") as step:
         found = probe.layers(loaded, tokenizer, examples, chosen, progress=step).to_frame()
     _show_layers(found)
     _write(found, out, overwrite)
@@ -93,10 +92,10 @@ def pronouns(
     from attnflow.probes import pronouns as probe
     from attnflow.probes.scoring import METHODS
 
-    _check_out(out, overwrite)
+    check_out("--out", out, (".csv", ".json"), overwrite)
     examples = _examples(text, referents, forms, pronoun, data, limit)
     loaded, tokenizer = _load(model)
-    with _progress("Asking the model") as step:
+    with progress("Asking the model") as step:
         results = probe.probe_all(loaded, tokenizer, examples, methods or METHODS, mode, progress=step)
     if len(results) <= 4:
         for result in results:
@@ -106,7 +105,7 @@ def pronouns(
             [r.name, r.count, f"{r.share:.3f}", f"{r.interval[0]:.3f}–{r.interval[1]:.3f}"]
             for r in probe.choices(results)
         ]
-        _show(["group", "n", "right", "95 %"], rows=rates, title=f"The model's choice, {_name(model)}")
+        show(["group", "n", "right", "95 %"], rows=rates, title=f"The model's choice, {_name(model)}")
     found = probe.table(results)
     if len(results) > 1:
         _show_shares(found)
@@ -148,29 +147,6 @@ def _name(model: str) -> str:
     return "the model inside the package" if model == INSIDE else model
 
 
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the error stream, gone when done."""
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _show(head: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> None:
-    from rich.table import Table
-
-    table = Table()
-    for i, name in enumerate(head):
-        table.add_column(escape(name), justify="left" if i == 0 else "right")
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
-    # The title is a line of its own: rich would wrap it to the width of a narrow table.
-    Console(soft_wrap=True).print(title, markup=False, highlight=False)
-    Console().print(table)
-
-
 def _show_layers(frame: pd.DataFrame) -> None:
     for reference, part in frame.groupby("reference", sort=False):
         numbers = list(dict.fromkeys(part["layer"]))
@@ -179,7 +155,7 @@ def _show_layers(frame: pd.DataFrame) -> None:
             cells = [f"{m:.2f} ± {s:.2f}" for m, s in zip(own["mean"], own["std"], strict=True)]
             rows.append([method, *cells])
         count = int(part["n"].max())
-        _show(["method", *(f"L{n}" for n in numbers)], rows, f"Rank correlation with {reference}, {count} examples")
+        show(["method", *(f"L{n}" for n in numbers)], rows, f"Rank correlation with {reference}, {count} examples")
 
 
 def _show_shares(frame: pd.DataFrame) -> None:
@@ -198,7 +174,7 @@ def _show_shares(frame: pd.DataFrame) -> None:
             ]
         )
     title = f"Points to the chosen referent, {int(frame['n'].max())} examples"
-    _show(["method", "last layer", "95 %", "ties", "best layer"], rows, title)
+    show(["method", "last layer", "95 %", "ties", "best layer"], rows, title)
 
 
 def _show_result(result: Any) -> None:
@@ -212,17 +188,7 @@ def _show_result(result: Any) -> None:
     chosen = result.example.names[result.choice]
     odds = "  ".join(f"log p = {value:.2f}" for value in result.odds)
     title = f"{result.example.text}\n{a} or {b}: the model chooses {chosen} ({odds})"
-    _show(["last layer", a, b, "agrees", "of all layers"], rows, title)
-
-
-def _check_out(out: Path | None, overwrite: bool) -> None:
-    from attnflow.files import refuse_overwrite
-
-    if out is None:
-        return
-    if out.suffix not in (".csv", ".json"):
-        raise AttnFlowError(f"--out {out} ends in {out.suffix or 'nothing'!r}. Use .csv or .json.")
-    refuse_overwrite(out, overwrite)
+    show(["last layer", a, b, "agrees", "of all layers"], rows, title)
 
 
 def _write(frame: pd.DataFrame, out: Path | None, overwrite: bool) -> None:

@@ -59,7 +59,7 @@ def test_progress_is_on_by_default(model, data, tmp_path):
     [
         (["--layers", "top"], "--layers top is not known"),
         (["--position", "middle"], "--position middle is not known. Use a number, cls, last or mask"),
-        (["--table", "t.doc"], "--table t.doc ends in '.doc'. Use one of: .md, .tex"),
+        (["--table", "t.doc"], "--table t.doc ends in '.doc'. Use .md or .tex"),
         (["--plot", "p.gif"], "--plot p.gif ends in '.gif'. Use one of: .png, .pdf, .svg"),
         (["--methods", "flw"], "'flw' is not known"),
         (["--engine", "spark"], "engine='spark' is not known"),

@@ -1,0 +1,83 @@
+"""What the commands share: options read from text, a progress bar, a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from attnflow.errors import AttnFlowError
+
+POSITIONS = ("cls", "last", "mask")
+
+
+def position_of(value: str | None) -> int | str | None:
+    """``--position``: a number, or the name of one.
+
+    >>> position_of("-1"), position_of("mask")
+    (-1, 'mask')
+    """
+    if value is None or value in POSITIONS:
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise AttnFlowError(f"--position {value} is not known. Use a number, cls, last or mask.") from None
+
+
+def listed(value: str) -> list[str]:
+    """Names separated by commas.
+
+    >>> listed("raw, flow")
+    ['raw', 'flow']
+    """
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def numbers_of(option: str, value: str | None) -> list[int] | None:
+    """Whole numbers separated by commas."""
+    if value is None:
+        return None
+    try:
+        return [int(part) for part in value.split(",")]
+    except ValueError:
+        raise AttnFlowError(f"{option} {value} is not known. Use numbers: 0,5 or -1.") from None
+
+
+def check_out(option: str, path: Path | None, suffixes: Sequence[str], overwrite: bool) -> None:
+    """Refuse a file that cannot be written, before a model is loaded."""
+    from attnflow.files import refuse_overwrite
+
+    if path is None:
+        return
+    if path.suffix not in suffixes:
+        known = " or ".join(suffixes) if len(suffixes) < 3 else f"one of: {', '.join(suffixes)}"
+        raise AttnFlowError(f"{option} {path} ends in {path.suffix or 'nothing'!r}. Use {known}.")
+    refuse_overwrite(path, overwrite)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on the error stream, gone when done; called with (done, in all)."""
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def show(head: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> None:
+    """A table with its title above it."""
+    from rich.table import Table
+
+    table = Table()
+    for i, name in enumerate(head):
+        table.add_column(escape(name), justify="left" if i == 0 else "right")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    # The title is a line of its own: rich would wrap it to the width of a narrow table.
+    Console(soft_wrap=True).print(title, markup=False, highlight=False)
+    Console().print(table)
