@@ -15,7 +15,7 @@ from attnflow.compare.data import Row
 from attnflow.compare.plan import Plan, Step
 from attnflow.correlate import coefficients, tie_share, tie_shares
 from attnflow.errors import AttnFlowError, SelectionError, ShapeError
-from attnflow.importance.example import Example, examples, ready
+from attnflow.importance.example import Example, one_example, ready
 from attnflow.importance.target import Goal
 from attnflow.relevance import Relevance
 from attnflow.select import pick_layer
@@ -64,26 +64,12 @@ class Worker:
     def _records(self, row: Row) -> list[dict[str, Any]]:
         with ready(self.model) as model:
             with self._timed("encode"):
-                example = self._example(model, row)
+                example = one_example(model, self.tokenizer, row.text, self.plan.max_length)
                 goal, _ = example.goal(row.target, self.plan.position, None)
             tokens, scores = self._methods(model, example, goal)
             references = {step.name: self._reference(step, example, goal, tokens) for step in self.plan.references}
         with self._timed("correlate"):
             return [{"target": goal.label, **record} for record in self._correlated(tokens, scores, references)]
-
-    def _example(self, model: Any, row: Row) -> Example:
-        text, plan = row.text, self.plan
-        if isinstance(text, str) and plan.max_length is not None and self.tokenizer is not None:
-            text = self.tokenizer(text, truncation=True, max_length=plan.max_length, return_tensors="pt")
-        if hasattr(text, "convert"):  # a PIL image
-            text = dict(self.tokenizer(images=text, return_tensors="pt"))
-        if isinstance(text, Mapping) and "pixel_values" in text:
-            found, single = examples(model, self.tokenizer, None, inputs=text)
-        else:
-            found, single = examples(model, self.tokenizer, text)
-        if not single:
-            raise ShapeError(f"A row of the data holds {len(found)} texts, and one is expected.")
-        return found[0]
 
     def _methods(self, model: Any, example: Example, goal: Goal) -> tuple[Tokens, dict[str, tuple[list[int], Scores]]]:
         """Names of the compared units, and for each method its layers and ``[layers, units]``."""
@@ -95,21 +81,13 @@ class Worker:
         tokens = example.tokens
         for step in self.plan.methods:
             with self._timed(step.name):
-                found = step.function(attention, position=self._place(example, goal), **step.options)
+                found = step.function(attention, position=example.place(goal, self.plan.position), **step.options)
                 aligned = _aligned(found, example.tokens)
                 aligned = aligned.words() if self.plan.unit == "word" else aligned
                 kept = self._layers(aligned)
                 tokens = aligned.tokens
                 out[step.name] = kept, aligned.scores[[list(aligned.layers).index(i) for i in kept]]
         return tokens, out
-
-    def _place(self, example: Example, goal: Goal) -> int | str:
-        """The output position whose attention is read: the one that is explained, else [CLS], else the last."""
-        if goal.position is not None:
-            return goal.position
-        if self.plan.position is not None:
-            return self.plan.position
-        return "cls" if "cls" in example.queries.marks else "last"
 
     def _layers(self, found: Relevance) -> list[int]:
         if self.plan.layers is None:

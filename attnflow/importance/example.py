@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnflow.capture import state
-from attnflow.errors import InputError, SelectionError
+from attnflow.errors import InputError, SelectionError, ShapeError
 from attnflow.importance.embedding import run
 from attnflow.importance.target import Goal, Target, settle
 from attnflow.naming import plain_tokenizer
@@ -65,6 +65,14 @@ class Example:
         if goal.kind == "token" and last and "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             return {**self.inputs, "logits_to_keep": 1}
         return self.inputs
+
+    def place(self, goal: Goal, position: int | str | None = None) -> int | str:
+        """The output position whose attention is read: the one that is explained, else [CLS], else the last."""
+        if goal.position is not None:
+            return goal.position
+        if position is not None:
+            return position
+        return "cls" if "cls" in self.queries.marks else "last"
 
     @property
     def pixels(self) -> tuple[Tensor, ...]:
@@ -135,6 +143,25 @@ def examples(model: nn.Module, tokenizer: Any, text: Any, **options: Any) -> tup
     with torch.inference_mode(False):
         inputs = encode(model, tokenizer, text, **options)
         return [_example(model, tokenizer, inputs, i) for i in range(len(inputs))], inputs.single
+
+
+def one_example(model: nn.Module, tokenizer: Any, text: Any, max_length: int | None = None) -> Example:
+    """The example of one row of data: a text, ids, a dict of tensors or a picture.
+
+    Args:
+        max_length: cut a longer text to so many tokens.
+    """
+    if isinstance(text, str) and max_length is not None and tokenizer is not None:
+        text = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
+    if hasattr(text, "convert"):  # a PIL image
+        text = dict(tokenizer(images=text, return_tensors="pt"))
+    if isinstance(text, Mapping) and "pixel_values" in text:
+        found, single = examples(model, tokenizer, None, inputs=text)
+    else:
+        found, single = examples(model, tokenizer, text)
+    if not single:
+        raise ShapeError(f"A row of the data holds {len(found)} texts, and one is expected.")
+    return found[0]
 
 
 def _example(model: nn.Module, tokenizer: Any, inputs: Inputs, row: int) -> Example:
