@@ -23,6 +23,7 @@ class Finding:
         limits: what the verdict cannot say, one sentence each.
         settings: everything that was chosen, also what was chosen for the user.
         draw: draws the figure into axes.
+        examples: a few instances as tables, by a line that says which.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"attention": ["uniform"], "F1": [0.5]})
@@ -48,6 +49,7 @@ class Finding:
     limits: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     draw: Callable[[Axes], None] | None = None
+    examples: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Finding({self.experiment}: {self.verdict})"
@@ -63,20 +65,21 @@ class Finding:
         return ax
 
     def to_markdown(self) -> str:
-        """The verdict, the table and the limits."""
+        """The verdict, the table, the examples and the limits."""
         limits = "\n".join(f"- {limit}" for limit in self.limits)
-        parts = [f"### {self.experiment}", self.verdict, markdown(self.table), f"What this cannot say:\n\n{limits}"]
-        return "\n\n".join(parts)
+        examples = [part for title, table in self.examples.items() for part in (title, markdown(table))]
+        parts = [f"### {self.experiment}", self.verdict, markdown(self.table), *examples]
+        return "\n\n".join([*parts, f"What this cannot say:\n\n{limits}"])
 
     def to_html(self) -> str:
         """The same as a part of a page, with the figure inside as SVG; every text is escaped."""
         from html import escape
 
         limits = "".join(f"<li>{escape(limit)}</li>" for limit in self.limits)
-        table = self.table.to_html(index=False, escape=True, float_format=_cell, border=0)
+        examples = "".join(f"<p>{escape(title)}</p>{_html(table)}" for title, table in self.examples.items())
         return (
-            f"<section><h2>{escape(self.experiment)}</h2><p>{escape(self.verdict)}</p>{table}"
-            f"{self._svg()}<p>What this cannot say:</p><ul>{limits}</ul></section>"
+            f"<section><h2>{escape(self.experiment)}</h2><p>{escape(self.verdict)}</p>"
+            f"{_html(self.table)}{self._svg()}{examples}<p>What this cannot say:</p><ul>{limits}</ul></section>"
         )
 
     def _repr_html_(self) -> str:
@@ -96,6 +99,10 @@ class Finding:
 
 def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _html(table: pd.DataFrame) -> str:
+    return table.to_html(index=False, escape=True, float_format=_cell, border=0)
 
 
 def markdown(table: pd.DataFrame) -> str:

@@ -1,0 +1,260 @@
+"""Does attention rank the inputs as gradients and leave-one-out do? (Jain & Wallace 2019, experiment 1)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from attnflow.audit.finding import Finding
+from attnflow.audit.instances import Instance, Progress, Texts, by_class, check_number, open_texts
+from attnflow.audit.spot import replaced
+from attnflow.capture import capture
+from attnflow.compare.plan import ATTENTION, Spec, Step, _steps
+from attnflow.compare.worker import _aligned
+from attnflow.correlate import is_constant
+from attnflow.errors import SelectionError
+from attnflow.importance.blankout import attribute as loo_of
+from attnflow.importance.example import ready
+from attnflow.importance.gradient import attribute as gradient_of
+from attnflow.select import pick_layer
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+Vector = npt.NDArray[np.float64]
+
+GRADIENT, LOO, BOTH = "attention – gradient", "attention – leave-one-out", "gradient – leave-one-out"
+# The words of the verdict for |τ|; a convention of this library.
+_WORDS = ((0.5, "strongly"), (0.3, "moderately"), (0.1, "weakly"), (0.0, "hardly at all"))
+_LIMITS = (
+    "Gradients and leave-one-out are no ground truth: where two methods agree, both may be wrong, and where they "
+    "differ, either may be right (Neely et al. 2022).",
+    "τ weighs every pair of tokens alike, also those that no method thinks important, and its p-value takes pairs of "
+    "tokens as chance alone would order them; long texts are significant more easily.",
+    "Leave-one-out takes tokens away one at a time, which gives the model texts unlike those that it was trained on.",
+)
+
+
+def correlation(
+    model: Any,
+    tokenizer: Any,
+    texts: Any,
+    *,
+    labels: Sequence[Any] | None = None,
+    methods: Spec | None = None,
+    layers: int | str | Sequence[int] = -1,
+    detach_attention: bool = True,
+    special_tokens: bool = False,
+    significance: float = 0.05,
+    position: int | str | None = None,
+    text_column: str | None = None,
+    target_column: str | None = None,
+    limit: int | None = None,
+    max_length: int | None = None,
+    batch_size: int = 32,
+    progress: Progress | None = None,
+) -> Finding:
+    """Kendall's τ of attention with gradients and with leave-one-out, and of these two with each other.
+
+    Experiment 1 of Jain & Wallace (2019, Algorithm 1, Table 2). With α the attention of the output position,
+
+        gₜ = |Σ_dim ∂ŷ/∂xₜ · xₜ|          τ_g = Kendall(α, g)
+        Δŷₜ = TVD(ŷ(x without t), ŷ(x))    τ_loo = Kendall(α, Δŷ)
+
+    over the tokens of a text, and over the texts the mean τ and the share with p ≤ 0.05. ŷ is the probability of
+    what the model predicted; τ-b and its p-value are scipy's. :func:`attnflow.compare` is the same for other
+    correlations, references and larger data, without p-values.
+
+    Args:
+        model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
+        texts: a list of texts, or anything that :func:`attnflow.compare.data.open_data` takes.
+        labels: the class under which each text is counted; by default the class that the model predicts.
+        methods: of "raw", "rollout" and "flow", or a dict of options as for :func:`attnflow.compare`; None takes all
+            three, or "raw" alone where the attention is not square.
+        layers: true numbers (negatives from the top), or "all"; by default the last.
+        detach_attention: take the weights as constants in the gradient, as the paper's code does; False follows the
+            gradient through the softmax too.
+        special_tokens: False leaves [CLS], </s> and their like out of the ranking, as the paper does with SOS and EOS.
+        significance: the p-value up to which a τ counts as significant.
+        position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
+        text_column, target_column, limit: which data; the target is the label.
+        max_length: cut longer texts to so many tokens.
+        batch_size: at most so many shortened texts in one forward pass.
+        progress: called with (texts done, texts in all).
+
+    Returns:
+        A :class:`Finding`; a record is one τ: of a text, a pair, a method and a layer. A scoring that ranks nothing
+        has no τ (NaN) and is counted under ``nan``.
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> sizes = dict(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+    >>> tiny = BertForSequenceClassification(BertConfig(**sizes)).eval()
+    >>> found = correlation(tiny, None, [[1, 5, 6, 7, 2], [1, 8, 9, 7, 2]], methods="raw")
+    >>> list(found.table.columns)
+    ['class', 'pair', 'method', 'layer', 'mean τ', 'std', 'significant', 'n', 'nan']
+    """
+    import pandas as pd
+
+    check_number("batch_size", batch_size)
+    if not 0 < significance < 1:
+        raise SelectionError(f"significance={significance}, but a p-value is between 0 and 1: use 0.05.")
+    given = open_texts(
+        texts, labels, position=position, text_column=text_column, target_column=target_column, limit=limit,
+        max_length=max_length,
+    )  # fmt: skip
+    steps = None if methods is None else _named_steps(methods)
+    made: list[dict[str, Any]] = []
+    with ready(model) as module:
+        for done, instance in enumerate(given.instances(module, tokenizer, head=False), 1):
+            scored = _scores(module, tokenizer, instance, steps, layers)
+            references = _references(module, instance, detach_attention, batch_size)
+            made += _records(instance, scored, *references, special_tokens)
+            if progress is not None:
+                progress(done, len(given))
+    records = pd.DataFrame(made)
+    table = _table(records, significance)
+    return Finding(
+        "correlation", table, records, _verdict(table, len(given), significance), _LIMITS,
+        _settings(given, records, detach_attention, special_tokens, significance), lambda ax: _draw(ax, records),
+    )  # fmt: skip
+
+
+def _named_steps(methods: Spec) -> tuple[Step, ...]:
+    return _steps("methods", methods, {name: (where, {}) for name, where in ATTENTION.items()})
+
+
+Scored = list[tuple[str, int, Vector]]
+
+
+def _scores(
+    model: nn.Module, tokenizer: Any, instance: Instance, steps: tuple[Step, ...] | None, layers: Any
+) -> Scored:
+    """(method, layer, ``[tokens]``): the attention of the output position in each way."""
+    attention = capture(model, tokenizer, inputs=instance.example.inputs)
+    square = len(attention.blocks) > 1 or all(w.shape[-2] == w.shape[-1] for w in attention.only.weights)
+    # A pooling layer has one row, whatever the position.
+    row = instance.row if square else 0
+    chosen = steps or _named_steps(tuple(ATTENTION) if square else ("raw",))
+    out: Scored = []
+    for step in chosen:
+        found = _aligned(step.function(attention, position=row, **step.options), instance.example.tokens)
+        have = found.layers
+        numbers = range(len(have)) if layers == "all" else [pick_layer(i, have) for i in _listed(layers)]
+        out += [(step.name, int(have[i]), np.asarray(found.scores[i], np.float64)) for i in numbers]
+    return out
+
+
+def _listed(layers: Any) -> list[int]:
+    if isinstance(layers, str) or (not isinstance(layers, int) and not list(layers)):
+        raise SelectionError(f"layers={layers!r} is not known. Use a number, a list of numbers, or 'all'.")
+    return [layers] if isinstance(layers, int) else list(layers)
+
+
+def _references(model: nn.Module, instance: Instance, detach: bool, batch_size: int) -> tuple[Vector, Vector]:
+    """(gradients, leave-one-out), ``[tokens]`` each; NaN where a token cannot be taken away."""
+    example, goal = instance.example, instance.goal
+    outputs = example.outputs
+    constant: AbstractContextManager[Any] = replaced(model, lambda call, w: w.detach()) if detach else nullcontext()
+    with constant:
+        slopes = gradient_of(example, goal, outputs, method="input_x_gradient", reduce="abs_of_sum")
+    # Independent classes have no one distribution: the probability of the predicted one is compared.
+    score = None if goal.independent or goal.kind == "vector" or goal.score == "logit" else "tvd"
+    taken = loo_of(example, goal, outputs, blank="delete", score=score, batch_size=batch_size)
+    example.cache.clear()
+    return slopes.scores[0], taken.scores[0]
+
+
+def _records(
+    instance: Instance, scored: Scored, slopes: Vector, loo: Vector, special_tokens: bool
+) -> Iterator[dict[str, Any]]:
+    plain = np.array([special_tokens or not s for s in instance.example.tokens.special])
+    head = {"number": instance.number, "class": instance.label, "text": instance.text}
+    for name, layer, scores in scored:
+        for pair, reference in ((GRADIENT, slopes), (LOO, loo)):
+            yield {**head, "pair": pair, "method": name, "layer": layer, **kendall(scores, reference, plain)}
+    yield {**head, "pair": BOTH, "method": "", "layer": -1, **kendall(slopes, loo, plain)}
+
+
+def kendall(a: Vector, b: Vector, keep: Any = True) -> dict[str, Any]:
+    """τ-b, its p-value and the number of tokens; both NaN where one side ranks nothing.
+
+    >>> kendall(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0]))["tau"]
+    1.0
+    """
+    from scipy.stats import kendalltau
+
+    both = np.isfinite(a) & np.isfinite(b) & keep
+    x, y = a[both], b[both]
+    if is_constant(x) or is_constant(y):
+        return {"tau": float("nan"), "p": float("nan"), "tokens": len(x)}
+    found = kendalltau(x, y)
+    return {"tau": float(found.statistic), "p": float(found.pvalue), "tokens": len(x)}
+
+
+def _settings(given: Texts, records: pd.DataFrame, detach: bool, special: bool, significance: float) -> dict[str, Any]:
+    attention = records[records["pair"] != BOTH]
+    return {
+        **given.settings(),
+        "methods": sorted(set(attention["method"])),
+        "layers": sorted(int(i) for i in set(attention["layer"])),
+        "detach_attention": detach,
+        "gradient": "|Σ gradient·embedding| of the predicted probability",
+        "leave_one_out": "deletion, TVD ½Σ|p − q| of the outputs",
+        "special_tokens": special,
+        "significance": significance,
+        "correlation": "kendall (τ-b)",
+    }
+
+
+def _table(records: pd.DataFrame, significance: float) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for name, part in by_class(records):
+        for (pair, method, layer), mine in part.groupby(["pair", "method", "layer"], sort=False):
+            tau = mine["tau"].dropna()
+            rows.append({
+                "class": name, "pair": pair, "method": method or "—", "layer": "—" if pair == BOTH else layer,
+                "mean τ": tau.mean(), "std": tau.std(ddof=0),
+                "significant": (mine["p"].dropna() <= significance).mean() if len(tau) else float("nan"),
+                "n": len(tau), "nan": len(mine) - len(tau),
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _verdict(table: pd.DataFrame, count: int, significance: float) -> str:
+    whole = table[table["class"] == "all"]
+    said = [_line(row, significance) for _, row in whole[whole["pair"] != BOTH].iterrows()]
+    (_, both), *_ = whole[whole["pair"] == BOTH].iterrows()
+    lost = int(whole["nan"].max())
+    note = f" Up to {lost} of them have no τ, because a scoring ranked nothing." if lost else ""
+    return f"Over {count} texts: {'; '.join([*said, _line(both, significance)])}.{note}"
+
+
+def _line(row: Any, significance: float) -> str:
+    tau = float(row["mean τ"])
+    who = "gradients" if row["pair"] == BOTH else f"{row['method']} attention of layer {row['layer']}"
+    other = "gradients" if row["pair"] == GRADIENT else "leave-one-out"
+    if np.isnan(tau):
+        return f"{who} and {other} cannot be compared"
+    word = next(w for least, w in _WORDS if abs(tau) >= least)
+    turn = "disagrees" if tau <= -_WORDS[-2][0] else "agrees"
+    verb = turn if row["pair"] != BOTH else turn[:-1]
+    return f"{who} {verb} {word} with {other} (mean τ {tau:.2f}, p ≤ {significance:g} for {row['significant']:.0%})"
+
+
+def _draw(ax: Axes, records: pd.DataFrame) -> None:
+    groups = records.groupby(["pair", "method", "layer"], sort=False)
+    edges = np.linspace(-1, 1, 41).tolist()
+    for (pair, method, layer), part in groups:
+        name = str(pair) if pair == BOTH else f"{str(pair).replace('attention', str(method))}, layer {layer}"
+        ax.hist(part["tau"].dropna(), bins=edges, histtype="step", label=name)
+    ax.axvline(0, color="0.8", lw=0.8, zorder=0)
+    ax.set(xlabel="Kendall's τ", ylabel="texts", xlim=(-1, 1))
+    ax.legend(fontsize="small")

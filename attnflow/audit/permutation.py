@@ -1,0 +1,270 @@
+"""Does it matter which tokens the weight is on? Attention weights shuffled (Jain & Wallace 2019, §4.2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnflow.audit.finding import Finding
+from attnflow.audit.instances import Instance, Progress, by_class, check_number, open_texts
+from attnflow.audit.spot import Heads, Layers, Spot, find_spot, forward, put, replaced, take
+from attnflow.capture.session import Call
+from attnflow.importance.embedding import repeated
+from attnflow.importance.example import ready
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# A change of the output below this is called small in the verdict; the papers draw no such line.
+_SMALL = 0.05
+_LIMITS = (
+    "A small change says that the output does not depend on where these weights are; it does not say what it depends "
+    "on: the residual connection and the other layers carry the rest.",
+    "Shuffled weights are put into a trained model, which has never seen such weights (Wiegreffe & Pinter 2019).",
+    "Tokens above the first layer are mixtures of tokens, so that moving weight between them may change little.",
+)
+
+
+def permutation(
+    model: Any,
+    tokenizer: Any,
+    texts: Any,
+    *,
+    labels: Sequence[Any] | None = None,
+    layers: Layers = -1,
+    heads: Heads = None,
+    rows: str = "position",
+    fix_special: bool = True,
+    share_heads: bool = False,
+    permutations: int = 100,
+    position: int | str | None = None,
+    text_column: str | None = None,
+    target_column: str | None = None,
+    limit: int | None = None,
+    max_length: int | None = None,
+    batch_size: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Finding:
+    """The median change of the output when attention weights are shuffled, against the largest weight.
+
+    Experiment 2a of Jain & Wallace (2019, §4.2.1). For each text the weights of the chosen layers and heads are
+    shuffled many times among the tokens that a row can see, and the model's own code computes the output from them:
+    ``change`` is the median over the permutations of the total variation distance ½Σ|p − q| to the model's own
+    output. If attention tells what matters, a text in which one token has nearly all weight should change most.
+
+    Args:
+        model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
+        texts: a list of texts, or anything that :func:`attnflow.compare.data.open_data` takes.
+        labels: the class under which each text is counted; by default the class that the model predicts.
+        layers: true numbers (negatives from the top), or "all". Layers above a shuffled one compute their own weights
+            from what they are then given, before these are shuffled.
+        heads: only these; None for all.
+        rows: "position": the row of the output position alone; "all": every row of the chosen layers.
+        fix_special: special tokens keep their weights, as SOS and EOS do in the paper.
+        share_heads: one permutation for all heads of a layer, instead of one for each.
+        permutations: how many.
+        position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
+        text_column, target_column, limit: which data; the target is the label.
+        max_length: cut longer texts to so many tokens.
+        batch_size: at most so many permutations in one forward pass.
+        seed: for the permutations; the same whatever the batch size.
+        progress: called with (texts done, texts in all).
+
+    Returns:
+        A :class:`Finding`; a record has ``change`` (the median), ``mean`` and ``largest`` over the permutations,
+        ``max_attention`` (the largest weight on a token that may move, mean over heads and layers) and
+        ``movable`` (the share of the weight that is on such tokens).
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> sizes = dict(vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
+    >>> tiny = BertForSequenceClassification(BertConfig(**sizes)).eval()
+    >>> found = permutation(tiny, None, [[1, 5, 6, 2], [1, 7, 2]], permutations=10)
+    >>> list(found.records.columns)[2:]
+    ['tokens', 'max_attention', 'movable', 'change', 'mean', 'largest', 'bin', 'text']
+    """
+    import pandas as pd
+
+    check_number("permutations", permutations)
+    check_number("batch_size", batch_size)
+    given = open_texts(
+        texts, labels, position=position, text_column=text_column, target_column=target_column, limit=limit,
+        max_length=max_length,
+    )  # fmt: skip
+    found: list[dict[str, Any]] = []
+    spot: Spot | None = None
+    with ready(model) as module:
+        for instance in given.instances(module, tokenizer):
+            spot = spot or find_spot(module, instance, layers, heads, rows, fix_special)
+            shuffle = _Shuffle(spot, instance, seed, share_heads)
+            found.append(_record(module, shuffle, permutations, batch_size))
+            if progress is not None:
+                progress(len(found), len(given))
+    assert spot is not None
+    records = pd.DataFrame(found)
+    settings = {
+        **given.settings(), **spot.settings(), "permutations": permutations, "share_heads": share_heads, "seed": seed,
+        "tvd": "½Σ|p − q|", "bins": BINS,
+    }  # fmt: skip
+    return Finding(
+        "permutation", _table(records), records, _verdict(records, spot, permutations), _limits(records), settings,
+        lambda ax: _draw(ax, records),
+    )  # fmt: skip
+
+
+class _Shuffle:
+    """Puts permutations number ``first``, ``first`` + 1, … into the batch; at ``first`` None looks on."""
+
+    def __init__(self, spot: Spot, instance: Instance, seed: int, share_heads: bool) -> None:
+        self.spot, self.instance, self.seed, self.share_heads = spot, instance, seed, share_heads
+        self.first: int | None = None
+        self.largest: list[float] = []
+        self.movable: list[float] = []
+
+    def __call__(self, call: Call, weights: Tensor) -> Tensor | None:
+        if not self.spot.wants(call):
+            return None
+        at = self.spot.rows_of([self.instance], weights)
+        old = take(weights, at)
+        free = self.spot.free(old, [self.instance])
+        if self.first is None:
+            self._look(weights, old, free)
+            return None
+        noise = [self._noise(call, self.first + i, old) for i in range(len(old))]
+        new = shuffled(old, free, torch.from_numpy(np.stack(noise)).to(old.device))
+        return put(weights, at, self.spot.chosen(old, new))
+
+    def _look(self, weights: Tensor, old: Tensor, free: Tensor) -> None:
+        if self.spot.rows == "all" and weights.shape[2] > 1:
+            old, free = (x[:, :, [self.instance.row]] for x in (old, free))
+        moving = self.spot.of_heads(torch.where(free, old, 0.0))
+        self.largest.append(float(moving.amax(-1).mean()))
+        self.movable.append(float(moving.sum(-1).mean() / self.spot.of_heads(old).sum(-1).mean()))
+
+    def _noise(self, call: Call, number: int, old: Tensor) -> Any:
+        """One stream of chance for each text, layer and permutation, so that batches do not matter."""
+        stream = np.random.default_rng([self.seed, self.instance.number, call.layer, number])
+        heads, rows, keys = old.shape[1:]
+        noise = stream.random((1 if self.share_heads else heads, rows, keys), np.float32)
+        return np.broadcast_to(noise, (heads, rows, keys))
+
+
+def shuffled(weights: Tensor, free: Tensor, noise: Tensor) -> Tensor:
+    """The free entries of each row in the order of their noise; the others where they were.
+
+    Args:
+        weights: ``[…, keys]``.
+        free: ``[…, keys]`` bool, or what can be expanded to it.
+        noise: ``[…, keys]``, below 1.
+
+    >>> shuffled(torch.tensor([0.1, 0.2, 0.7]), torch.tensor([True, False, True]), torch.tensor([0.9, 0.1, 0.3]))
+    tensor([0.7000, 0.2000, 0.1000])
+    """
+    free = free.expand_as(weights)
+    # Both orders name the free columns first and the others after them, in the same order: these map to themselves.
+    by_place = (~free).to(torch.int8).argsort(dim=-1, stable=True)
+    by_noise = noise.masked_fill(~free, 2.0).argsort(dim=-1, stable=True)
+    return torch.empty_like(weights).scatter(-1, by_place, weights.gather(-1, by_noise))
+
+
+def _record(model: nn.Module, shuffle: _Shuffle, permutations: int, batch_size: int) -> dict[str, Any]:
+    instance = shuffle.instance
+    changes = changes_of(model, shuffle, permutations, batch_size)
+    largest = float(np.mean(shuffle.largest))
+    return {
+        "number": instance.number,
+        "class": instance.label,
+        "tokens": len(instance.example.tokens),
+        "max_attention": largest,
+        "movable": float(np.mean(shuffle.movable)),
+        "change": float(np.median(changes)),
+        "mean": float(changes.mean()),
+        "largest": float(changes.max()),
+        "bin": _bin(largest),
+        "text": instance.text,
+    }
+
+
+def changes_of(model: nn.Module, shuffle: _Shuffle, permutations: int, batch_size: int) -> Any:
+    """``[permutations]``: how far each of them takes the output."""
+    instance = shuffle.instance
+    inputs = instance.example.lean(instance.goal)
+    parts = []
+    with torch.inference_mode(False), torch.no_grad(), replaced(model, shuffle) as records:
+        before = instance.output(forward(model, inputs, records))
+        for first in range(0, permutations, batch_size):
+            shuffle.first = first
+            batch = repeated(inputs, min(batch_size, permutations - first))
+            after = instance.output(forward(model, batch, records))
+            parts.append(instance.change(after, before).cpu().numpy())
+    return np.concatenate(parts)
+
+
+def _bin(value: float) -> str:
+    i = min(int(np.searchsorted(BINS, value, "right")) - 1, len(BINS) - 2)
+    return f"[{BINS[i]:g}, {BINS[i + 1]:g}{']' if i == len(BINS) - 2 else ')'}"
+
+
+def _bins() -> list[str]:
+    return [_bin(low) for low in BINS[:-1]]
+
+
+def _table(records: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = []
+    for name, part in by_class(records):
+        for chosen in [*_bins(), "all"]:
+            mine = part if chosen == "all" else part[part["bin"] == chosen]
+            rows.append({
+                "class": name, "max attention": chosen, "n": len(mine), "median change": mine["change"].median(),
+                "25 %": mine["change"].quantile(0.25), "75 %": mine["change"].quantile(0.75),
+                "movable share": mine["movable"].mean(),
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _verdict(records: pd.DataFrame, spot: Spot, permutations: int) -> str:
+    change = records["change"]
+    said = (
+        f"Shuffling the attention of {spot.words()} changed the output by a median TVD of {change.median():.3f} "
+        f"({permutations} permutations of each of {len(records)} texts); for {(change < _SMALL).mean():.0%} of the "
+        f"texts the change was below {_SMALL}."
+    )
+    peaked = next(part for b in reversed(_bins()) if len(part := records[records["bin"] == b]))
+    middle = peaked["change"].median()
+    what = (
+        "even there the output hardly depended on which tokens had the weight."
+        if middle < _SMALL
+        else "there the output did depend on which tokens had the weight."
+    )
+    where = f"{peaked['bin'].iloc[0]}, n = {len(peaked)}"
+    return f"{said} Where attention was most peaked ({where}) it was {middle:.3f}: {what}"
+
+
+def _limits(records: pd.DataFrame) -> tuple[str, ...]:
+    share = records["movable"].mean()
+    if share >= 0.5:
+        return _LIMITS
+    return (
+        *_LIMITS,
+        f"Only {share:.0%} of the weight is on tokens that were shuffled; the rest is on special tokens, which stayed. "
+        "With fix_special=False they are shuffled too.",
+    )
+
+
+def _draw(ax: Axes, records: pd.DataFrame) -> None:
+    parts = by_class(records)
+    for name, part in parts[:-1] or parts:
+        ax.plot(part["change"], part["max_attention"], "o", ms=4, alpha=0.5, label=name)
+    for edge in BINS[1:-1]:
+        ax.axhline(edge, color="0.8", lw=0.8, zorder=0)
+    ax.set(xlabel="median change of the output (TVD)", ylabel="maximum attention", ylim=(0, 1), xlim=(0, None))
+    if len(parts) > 1:
+        ax.legend(title="class")

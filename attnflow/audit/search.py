@@ -1,0 +1,214 @@
+"""The search for adversarial attention: candidates for several texts at once, through the frozen model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from attnflow.audit.instances import Instance
+from attnflow.audit.measures import furthest, jsd
+from attnflow.audit.spot import Spot, forward, keys_of, put, replaced, take
+from attnflow.capture.session import Call
+from attnflow.importance.blankout import _stacked
+from attnflow.importance.example import differentiable
+from attnflow.importance.target import _full
+from attnflow.words import Tokens
+
+Vector = npt.NDArray[np.float64]
+# Finite, because a row in which nothing may move would otherwise have no softmax.
+_NEVER = -1e30
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the candidates are searched for; see :func:`attnflow.audit.adversary`."""
+
+    spot: Spot
+    epsilon: float
+    candidates: int
+    steps: int
+    lr: float
+    penalty: float
+    spread: float
+    seed: int
+    share_heads: bool
+
+    def settings(self) -> dict[str, Any]:
+        """What a result says about it."""
+        own = {k: v for k, v in vars(self).items() if k not in ("spot", "share_heads")}
+        heads = "one distribution for all heads" if self.share_heads else "one distribution for each head"
+        return {**self.spot.settings(), **own, "distributions": heads, "optimiser": "Adam, AMSGrad"}
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What was found for one text: the ε-max JSD, its TVD, and both weights of the examined row (mean over heads)."""
+
+    jsd: float
+    bound: float
+    tvd: float
+    within: int
+    tokens: Tokens
+    own: Vector
+    other: Vector
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """The model's own weights in one layer: ``old`` [texts, 1, heads, rows, keys], and which of them may change."""
+
+    old: Tensor
+    free: Tensor
+    rows: Tensor
+
+    def weights(self, logits: Tensor, spot: Spot) -> Tensor:
+        """``[texts, candidates, heads, rows, keys]``: what may change goes by ``logits``, the rest stays."""
+        old = self.old
+        mass = torch.where(self.free, old, 0.0).sum(-1, keepdim=True)
+        moved = mass * logits.masked_fill(~self.free, _NEVER).softmax(-1)
+        new = torch.where(self.free, moved, old)
+        return new if spot.heads is None else spot.chosen(old.flatten(0, 1), new.flatten(0, 1)).reshape(new.shape)
+
+
+def search(model: nn.Module, instances: Sequence[Instance], how: Search) -> list[Found]:
+    """The furthest weights for texts of the same length; each text is searched as if it were alone."""
+    with differentiable():
+        sites, before = _look(model, instances, how.spot)
+        start = {layer: _start(instances, site, how, layer) for layer, site in sites.items()}
+        return _climb(model, instances, how, sites, before, start)
+
+
+def _look(model: nn.Module, instances: Sequence[Instance], spot: Spot) -> tuple[dict[int, Site], Tensor]:
+    """The model's own weights and outputs ``[texts, classes]``."""
+    sites: dict[int, Site] = {}
+
+    def note(call: Call, weights: Tensor) -> None:
+        if spot.wants(call):
+            at = spot.rows_of(instances, weights)
+            old = take(weights, at)
+            free = spot.free(old, instances).expand_as(old)
+            sites[call.layer] = Site(old[:, None], free[:, None], at)
+
+    with torch.no_grad(), replaced(model, note) as records:
+        outputs = forward(model, _inputs(instances, 1), records)
+    return dict(sorted(sites.items())), outputs_of(instances, outputs, 1)[:, 0]
+
+
+def _inputs(instances: Sequence[Instance], copies: int) -> dict[str, Any]:
+    return _stacked([i.example.lean(i.goal) for i in instances for _ in range(copies)])
+
+
+def outputs_of(instances: Sequence[Instance], outputs: Any, copies: int) -> Tensor:
+    """``[texts, copies, classes]``: of each text at its own position."""
+    full = _full(outputs)
+    return torch.stack([one.output(full[i * copies : (i + 1) * copies]) for i, one in enumerate(instances)])
+
+
+def _start(instances: Sequence[Instance], site: Site, how: Search, layer: int) -> Tensor:
+    """``[texts, candidates, heads, rows, keys]``: log-uniform + 3·N(0, 1), one stream of chance for each text."""
+    _, _, heads, rows, keys = site.old.shape
+    shape = (how.candidates, 1 if how.share_heads else heads, rows, keys)
+    drawn = [np.random.default_rng([how.seed, i.number, layer]).standard_normal(shape) for i in instances]
+    noise = torch.from_numpy(np.stack(drawn)).to(site.old.device, site.old.dtype)
+    return (3 * noise - float(np.log(keys))).requires_grad_()
+
+
+class _Best:
+    """The furthest candidates within ε so far; at first the model's own weights."""
+
+    def __init__(self, sites: Mapping[int, Site], texts: int, candidates: int, like: Tensor) -> None:
+        self.jsd = torch.zeros(texts, candidates, dtype=like.dtype, device=like.device)
+        self.tvd = torch.zeros_like(self.jsd)
+        self.within = torch.zeros_like(self.jsd, dtype=torch.bool)
+        self.weights = {n: s.old.expand(texts, candidates, *s.old.shape[2:]).clone() for n, s in sites.items()}
+
+    def see(self, far: Tensor, change: Tensor, weights: Mapping[int, Tensor], epsilon: float) -> None:
+        near = change <= epsilon
+        better = near & (far > self.jsd)
+        self.within |= near
+        self.jsd, self.tvd = torch.where(better, far, self.jsd), torch.where(better, change, self.tvd)
+        for n, new in weights.items():
+            self.weights[n] = torch.where(better[:, :, None, None, None], new, self.weights[n])
+
+
+def _climb(
+    model: nn.Module, instances: Sequence[Instance], how: Search, sites: Mapping[int, Site], before: Tensor,
+    logits: Mapping[int, Tensor],
+) -> list[Found]:  # fmt: skip
+    now: dict[int, Tensor] = {}
+
+    def swap(call: Call, weights: Tensor) -> Tensor | None:
+        if not how.spot.wants(call):
+            return None
+        at = sites[call.layer].rows.repeat_interleave(how.candidates, 0)
+        return put(weights, at, now[call.layer].flatten(0, 1))
+
+    inputs = _inputs(instances, how.candidates)
+    parameters = list(logits.values())
+    optimiser = torch.optim.Adam(parameters, lr=how.lr, amsgrad=True)
+    best = _Best(sites, len(instances), how.candidates, before)
+    with replaced(model, swap) as records:
+        for step in range(how.steps + 1):
+            now.update({n: sites[n].weights(z, how.spot) for n, z in logits.items()})
+            after = outputs_of(instances, forward(model, inputs, records), how.candidates)
+            change = torch.stack([i.change(a, b) for i, a, b in zip(instances, after, before[:, None], strict=True)])
+            far = _apart(now, {n: s.old for n, s in sites.items()}, how.spot)
+            best.see(far.detach(), change.detach(), {n: w.detach() for n, w in now.items()}, how.epsilon)
+            if step == how.steps:
+                break
+            loss = (how.penalty * torch.relu(change - how.epsilon) - far).sum() - how.spread * _spread(now, how.spot)
+            # Asked for by name: nothing of the model's own gets a gradient.
+            for z, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                z.grad = slope
+            optimiser.step()
+    return [_found(i, one, sites, best, how.spot) for i, one in enumerate(instances)]
+
+
+def _apart(a: Mapping[int, Tensor], b: Mapping[int, Tensor], spot: Spot) -> Tensor:
+    """``[texts, candidates]``: JSD of the rows, mean over layers, heads and rows."""
+    each = []
+    for n in a:
+        each.append(jsd(_normed(a[n], spot), _normed(b[n], spot)).mean((-2, -1)))
+    return torch.stack(each).mean(0)
+
+
+def _normed(weights: Tensor, spot: Spot) -> Tensor:
+    """Without what a learned sink took, which no candidate changes."""
+    mine = _of_heads(weights if weights.device.type == "mps" else weights.double(), spot)
+    return mine / mine.sum(-1, keepdim=True)
+
+
+def _of_heads(weights: Tensor, spot: Spot) -> Tensor:
+    return weights if spot.heads is None else weights[:, :, list(spot.heads)]
+
+
+def _spread(now: Mapping[int, Tensor], spot: Spot) -> Tensor:
+    """Σ over texts of the mean JSD between two candidates."""
+    count = next(iter(now.values())).shape[1]
+    if count == 1:
+        return next(iter(now.values())).new_zeros(())
+    one, two = torch.triu_indices(count, count, 1)
+    return _apart({n: w[:, one] for n, w in now.items()}, {n: w[:, two] for n, w in now.items()}, spot).mean(1).sum()
+
+
+def _found(i: int, instance: Instance, sites: Mapping[int, Site], best: _Best, spot: Spot) -> Found:
+    k = int(best.jsd[i].argmax())
+    bounds = [
+        furthest(_normed(s.old[i : i + 1], spot), _of_heads(s.free[i : i + 1], spot)).mean() for s in sites.values()
+    ]
+    last = max(sites)
+    row = instance.row if sites[last].old.shape[3] > 1 else 0
+    own, other = (
+        _of_heads(w, spot)[0, 0, :, row].mean(0).double().cpu().numpy()
+        for w in (sites[last].old[i : i + 1], best.weights[last][i : i + 1, k : k + 1])
+    )
+    return Found(
+        float(best.jsd[i, k]), float(torch.stack(bounds).mean()), float(best.tvd[i, k]), int(best.within[i].sum()),
+        keys_of(instance, spot.kind, len(own)), own, other,
+    )  # fmt: skip
