@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.audit.finding import Finding
-from attnflow.audit.instances import Instance, Progress, by_class, check_number, open_texts
+from attnflow.audit.instances import Instance, Progress, by_class, check_choice, check_number, open_texts
 from attnflow.audit.measures import LN2
-from attnflow.audit.search import Found, Search, search
+from attnflow.audit.search import STARTS, Found, Search, search
 from attnflow.audit.spot import Heads, Layers, Spot, find_spot
 from attnflow.errors import SelectionError
 from attnflow.importance.example import ready
@@ -48,6 +48,7 @@ def adversary(
     lr: float = 0.01,
     penalty: float = 500.0,
     spread: float = 1.0,
+    start: str = "random",
     examples: int = 3,
     position: int | str | None = None,
     text_column: str | None = None,
@@ -65,7 +66,7 @@ def adversary(
 
         loss = Σₖ [−JSD(α̃ₖ, α) + 500·ReLU(TVD(ŷₖ, ŷ) − ε)] − mean JSD between candidates
 
-    and Adam (AMSGrad) from log-uniform + 3·N(0, 1). The ε-max JSD of a text is the largest JSD that any candidate
+    and Adam (AMSGrad). The ε-max JSD of a text is the largest JSD that any candidate
     had at any step with TVD ½Σ|p − q| ≤ ε; the model's own weights are a candidate too, so it is never below 0.
 
     On a transformer this is done at the chosen layers: each head has a distribution of its own, and the JSD
@@ -83,6 +84,8 @@ def adversary(
         epsilon: how far the output may go (TVD). The paper: 0.01 for classes, 0.05 for answers.
         candidates, steps, lr, penalty: of the search, as in the paper's code.
         spread: the weight of the JSD between candidates, which keeps them apart.
+        start: "random": log-uniform + 3·N(0, 1), as in the paper; "own": close to the model's own weights, from where a
+            way outwards within ε is found more easily, where many heads are changed or the output is sensitive.
         examples: so many texts are shown with both weights side by side, those that moved furthest first.
         position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
         text_column, target_column, limit: which data; the target is the label.
@@ -105,7 +108,7 @@ def adversary(
     """
     import pandas as pd
 
-    _check(epsilon, candidates, steps, batch_size)
+    _check(epsilon, candidates, steps, batch_size, start)
     given = open_texts(
         texts, labels, position=position, text_column=text_column, target_column=target_column, limit=limit,
         max_length=max_length,
@@ -114,7 +117,7 @@ def adversary(
     with ready(model) as module:
         instances = list(given.instances(module, tokenizer))
         spot = find_spot(module, instances[0], layers, heads, rows, fix_special)
-        how = Search(spot, epsilon, candidates, steps, lr, penalty, spread, seed, share_heads)
+        how = Search(spot, epsilon, candidates, steps, lr, penalty, spread, seed, share_heads, start)
         for batch in batches(instances, batch_size):
             for instance, result in zip(batch, search(module, batch, how), strict=True):
                 found[instance.number] = result
@@ -128,7 +131,8 @@ def adversary(
     )  # fmt: skip
 
 
-def _check(epsilon: float, candidates: int, steps: int, batch_size: int) -> None:
+def _check(epsilon: float, candidates: int, steps: int, batch_size: int, start: str) -> None:
+    check_choice("start", start, STARTS)
     if not 0 < epsilon <= 1:
         raise SelectionError(f"epsilon={epsilon}, but a TVD is between 0 and 1: use for instance epsilon=0.01.")
     for name, value in (("candidates", candidates), ("steps", steps), ("batch_size", batch_size)):

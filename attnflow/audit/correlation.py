@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -230,23 +230,34 @@ def _table(records: pd.DataFrame, significance: float) -> pd.DataFrame:
 
 def _verdict(table: pd.DataFrame, count: int, significance: float) -> str:
     whole = table[table["class"] == "all"]
-    said = [_line(row, significance) for _, row in whole[whole["pair"] != BOTH].iterrows()]
-    (_, both), *_ = whole[whole["pair"] == BOTH].iterrows()
+    parts = whole.groupby(["pair", "method"], sort=False)
+    said = [_line(part.to_dict("records"), significance) for _, part in parts]
     lost = int(whole["nan"].max())
     note = f" Up to {lost} of them have no τ, because a scoring ranked nothing." if lost else ""
-    return f"Over {count} texts: {'; '.join([*said, _line(both, significance)])}.{note}"
+    return f"Over {count} texts: {'; '.join(said)}.{note}"
 
 
-def _line(row: Any, significance: float) -> str:
-    tau = float(row["mean τ"])
-    who = "gradients" if row["pair"] == BOTH else f"{row['method']} attention of layer {row['layer']}"
-    other = "gradients" if row["pair"] == GRADIENT else "leave-one-out"
-    if np.isnan(tau):
+def _line(rows: Sequence[Mapping[str, Any]], significance: float) -> str:
+    """One method against one reference; of several layers the highest and the lowest."""
+    ranked = sorted((row for row in rows if not np.isnan(row["mean τ"])), key=lambda row: row["mean τ"])
+    first = rows[0]
+    who = "gradients" if first["pair"] == BOTH else f"{first['method']} attention"
+    other = "gradients" if first["pair"] == GRADIENT else "leave-one-out"
+    if not ranked:
         return f"{who} and {other} cannot be compared"
+    verb = "agree" if first["pair"] == BOTH else "agrees"
+    if len(ranked) > 1:
+        low, high = (_figures(row, significance) for row in (ranked[0], ranked[-1]))
+        return f"{who} {verb} with {other} most at {high} and least at {low}"
+    tau = ranked[0]["mean τ"]
     word = next(w for least, w in _WORDS if abs(tau) >= least)
-    turn = "disagrees" if tau <= -_WORDS[-2][0] else "agrees"
-    verb = turn if row["pair"] != BOTH else turn[:-1]
-    return f"{who} {verb} {word} with {other} (mean τ {tau:.2f}, p ≤ {significance:g} for {row['significant']:.0%})"
+    turned = "dis" if tau <= -_WORDS[-2][0] else ""
+    return f"{who} {turned}{verb} {word} with {other} ({_figures(ranked[0], significance)})"
+
+
+def _figures(row: Mapping[str, Any], significance: float) -> str:
+    where = "" if row["pair"] == BOTH else f"layer {row['layer']}: "
+    return f"{where}mean τ {row['mean τ']:.2f}, p ≤ {significance:g} for {row['significant']:.0%}"
 
 
 def _draw(ax: Axes, records: pd.DataFrame) -> None:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from attnflow.audit.measures import tvd
 from attnflow.errors import AttnFlowError, InputError, SelectionError
+from attnflow.importance.blankout import _stacked
 from attnflow.importance.example import Example, one_example
 from attnflow.importance.target import Goal, _full
 from attnflow.select import pick_position
@@ -139,6 +141,17 @@ def open_texts(
     if labels is not None and len(labels) != len(rows):
         raise InputError(f"{len(labels)} labels for {len(rows)} texts: give one for each text, or leave labels out.")
     return Texts(rows, None if labels is None else tuple(labels), position, max_length)
+
+
+def inputs_of(instances: Sequence[Instance], copies: int = 1) -> dict[str, Any]:
+    """One batch of texts of the same length, each ``copies`` times after one another."""
+    return _stacked([i.example.lean(i.goal) for i in instances for _ in range(copies)])
+
+
+def outputs_of(instances: Sequence[Instance], outputs: Any, copies: int = 1) -> Tensor:
+    """``[texts, copies, classes]``: of each text at its own position."""
+    full = _full(outputs)
+    return torch.stack([one.output(full[i * copies : (i + 1) * copies]) for i, one in enumerate(instances)])
 
 
 def _check_head(example: Example, goal: Goal, outputs: Any) -> None:

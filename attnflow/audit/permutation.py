@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attnflow.audit.below import known_below
 from attnflow.audit.finding import Finding
-from attnflow.audit.instances import Instance, Progress, by_class, check_number, open_texts
+from attnflow.audit.instances import Instance, Progress, by_class, check_number, inputs_of, open_texts, outputs_of
 from attnflow.audit.spot import Heads, Layers, Spot, find_spot, forward, put, replaced, take
 from attnflow.capture.session import Call
-from attnflow.importance.embedding import repeated
 from attnflow.importance.example import ready
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ class _Shuffle:
     def __init__(self, spot: Spot, instance: Instance, seed: int, share_heads: bool) -> None:
         self.spot, self.instance, self.seed, self.share_heads = spot, instance, seed, share_heads
         self.first: int | None = None
-        self.largest: list[float] = []
-        self.movable: list[float] = []
+        self.largest: dict[int, float] = {}
+        self.movable: dict[int, float] = {}
 
     def __call__(self, call: Call, weights: Tensor) -> Tensor | None:
         if not self.spot.wants(call):
@@ -134,18 +134,18 @@ class _Shuffle:
         old = take(weights, at)
         free = self.spot.free(old, [self.instance])
         if self.first is None:
-            self._look(weights, old, free)
+            self._look(call.layer, weights, old, free)
             return None
         noise = [self._noise(call, self.first + i, old) for i in range(len(old))]
         new = shuffled(old, free, torch.from_numpy(np.stack(noise)).to(old.device))
         return put(weights, at, self.spot.chosen(old, new))
 
-    def _look(self, weights: Tensor, old: Tensor, free: Tensor) -> None:
+    def _look(self, layer: int, weights: Tensor, old: Tensor, free: Tensor) -> None:
         if self.spot.rows == "all" and weights.shape[2] > 1:
             old, free = (x[:, :, [self.instance.row]] for x in (old, free))
         moving = self.spot.of_heads(torch.where(free, old, 0.0))
-        self.largest.append(float(moving.amax(-1).mean()))
-        self.movable.append(float(moving.sum(-1).mean() / self.spot.of_heads(old).sum(-1).mean()))
+        self.largest[layer] = float(moving.amax(-1).mean())
+        self.movable[layer] = float(moving.sum(-1).mean() / self.spot.of_heads(old).sum(-1).mean())
 
     def _noise(self, call: Call, number: int, old: Tensor) -> Any:
         """One stream of chance for each text, layer and permutation, so that batches do not matter."""
@@ -176,13 +176,13 @@ def shuffled(weights: Tensor, free: Tensor, noise: Tensor) -> Tensor:
 def _record(model: nn.Module, shuffle: _Shuffle, permutations: int, batch_size: int) -> dict[str, Any]:
     instance = shuffle.instance
     changes = changes_of(model, shuffle, permutations, batch_size)
-    largest = float(np.mean(shuffle.largest))
+    largest = float(np.mean(list(shuffle.largest.values())))
     return {
         "number": instance.number,
         "class": instance.label,
         "tokens": len(instance.example.tokens),
         "max_attention": largest,
-        "movable": float(np.mean(shuffle.movable)),
+        "movable": float(np.mean(list(shuffle.movable.values()))),
         "change": float(np.median(changes)),
         "mean": float(changes.mean()),
         "largest": float(changes.max()),
@@ -194,15 +194,21 @@ def _record(model: nn.Module, shuffle: _Shuffle, permutations: int, batch_size: 
 def changes_of(model: nn.Module, shuffle: _Shuffle, permutations: int, batch_size: int) -> Any:
     """``[permutations]``: how far each of them takes the output."""
     instance = shuffle.instance
-    inputs = instance.example.lean(instance.goal)
     parts = []
-    with torch.inference_mode(False), torch.no_grad(), replaced(model, shuffle) as records:
-        before = instance.output(forward(model, inputs, records))
+
+    def run(copies: int) -> Tensor:
+        return outputs_of([instance], forward(model, inputs_of([instance], copies), records), copies)
+
+    with (
+        torch.inference_mode(False), torch.no_grad(), replaced(model, shuffle) as records,
+        known_below(model, shuffle.spot, 1, run) as known,
+    ):  # fmt: skip
+        known.copies = 1
+        before = run(1)[0]
         for first in range(0, permutations, batch_size):
             shuffle.first = first
-            batch = repeated(inputs, min(batch_size, permutations - first))
-            after = instance.output(forward(model, batch, records))
-            parts.append(instance.change(after, before).cpu().numpy())
+            known.copies = min(batch_size, permutations - first)
+            parts.append(instance.change(run(known.copies)[0], before).cpu().numpy())
     return np.concatenate(parts)
 
 

@@ -11,16 +11,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from attnflow.audit.instances import Instance
+from attnflow.audit.below import known_below
+from attnflow.audit.instances import Instance, inputs_of, outputs_of
 from attnflow.audit.measures import furthest, jsd
 from attnflow.audit.spot import Spot, forward, keys_of, put, replaced, take
 from attnflow.capture.session import Call
-from attnflow.importance.blankout import _stacked
 from attnflow.importance.example import differentiable
-from attnflow.importance.target import _full
 from attnflow.words import Tokens
 
 Vector = npt.NDArray[np.float64]
+STARTS = ("random", "own")
+# How far a start is from the model's own weights, in logits: near enough to be within ε, and not all in one place.
+_NEAR = 0.1
 # Finite, because a row in which nothing may move would otherwise have no softmax.
 _NEVER = -1e30
 
@@ -38,6 +40,7 @@ class Search:
     spread: float
     seed: int
     share_heads: bool
+    start: str = "random"
 
     def settings(self) -> dict[str, Any]:
         """What a result says about it."""
@@ -72,8 +75,7 @@ class Site:
         old = self.old
         mass = torch.where(self.free, old, 0.0).sum(-1, keepdim=True)
         moved = mass * logits.masked_fill(~self.free, _NEVER).softmax(-1)
-        new = torch.where(self.free, moved, old)
-        return new if spot.heads is None else spot.chosen(old.flatten(0, 1), new.flatten(0, 1)).reshape(new.shape)
+        return spot.chosen(old, torch.where(self.free, moved, old))
 
 
 def search(model: nn.Module, instances: Sequence[Instance], how: Search) -> list[Found]:
@@ -96,27 +98,20 @@ def _look(model: nn.Module, instances: Sequence[Instance], spot: Spot) -> tuple[
             sites[call.layer] = Site(old[:, None], free[:, None], at)
 
     with torch.no_grad(), replaced(model, note) as records:
-        outputs = forward(model, _inputs(instances, 1), records)
-    return dict(sorted(sites.items())), outputs_of(instances, outputs, 1)[:, 0]
-
-
-def _inputs(instances: Sequence[Instance], copies: int) -> dict[str, Any]:
-    return _stacked([i.example.lean(i.goal) for i in instances for _ in range(copies)])
-
-
-def outputs_of(instances: Sequence[Instance], outputs: Any, copies: int) -> Tensor:
-    """``[texts, copies, classes]``: of each text at its own position."""
-    full = _full(outputs)
-    return torch.stack([one.output(full[i * copies : (i + 1) * copies]) for i, one in enumerate(instances)])
+        outputs = forward(model, inputs_of(instances), records)
+    return dict(sorted(sites.items())), outputs_of(instances, outputs)[:, 0]
 
 
 def _start(instances: Sequence[Instance], site: Site, how: Search, layer: int) -> Tensor:
-    """``[texts, candidates, heads, rows, keys]``: log-uniform + 3·N(0, 1), one stream of chance for each text."""
+    """``[texts, candidates, heads, rows, keys]``: the logits at first, from one stream of chance for each text."""
     _, _, heads, rows, keys = site.old.shape
     shape = (how.candidates, 1 if how.share_heads else heads, rows, keys)
     drawn = [np.random.default_rng([how.seed, i.number, layer]).standard_normal(shape) for i in instances]
     noise = torch.from_numpy(np.stack(drawn)).to(site.old.device, site.old.dtype)
-    return (3 * noise - float(np.log(keys))).requires_grad_()
+    if how.start == "random":
+        return (3 * noise - float(np.log(keys))).requires_grad_()
+    own = site.old.mean(2, keepdim=True) if how.share_heads else site.old
+    return (own.clamp(min=1e-12).log() + _NEAR * noise).requires_grad_()
 
 
 class _Best:
@@ -129,12 +124,13 @@ class _Best:
         self.weights = {n: s.old.expand(texts, candidates, *s.old.shape[2:]).clone() for n, s in sites.items()}
 
     def see(self, far: Tensor, change: Tensor, weights: Mapping[int, Tensor], epsilon: float) -> None:
+        far, change = far.detach(), change.detach()
         near = change <= epsilon
         better = near & (far > self.jsd)
         self.within |= near
         self.jsd, self.tvd = torch.where(better, far, self.jsd), torch.where(better, change, self.tvd)
         for n, new in weights.items():
-            self.weights[n] = torch.where(better[:, :, None, None, None], new, self.weights[n])
+            self.weights[n] = torch.where(better[:, :, None, None, None], new.detach(), self.weights[n])
 
 
 def _climb(
@@ -144,30 +140,40 @@ def _climb(
     now: dict[int, Tensor] = {}
 
     def swap(call: Call, weights: Tensor) -> Tensor | None:
-        if not how.spot.wants(call):
+        if not now or not how.spot.wants(call):
             return None
         at = sites[call.layer].rows.repeat_interleave(how.candidates, 0)
         return put(weights, at, now[call.layer].flatten(0, 1))
 
-    inputs = _inputs(instances, how.candidates)
+    def run(copies: int) -> Tensor:
+        return outputs_of(instances, forward(model, inputs_of(instances, copies), records), copies)
+
     parameters = list(logits.values())
     optimiser = torch.optim.Adam(parameters, lr=how.lr, amsgrad=True)
     best = _Best(sites, len(instances), how.candidates, before)
-    with replaced(model, swap) as records:
+    with replaced(model, swap) as records, torch.no_grad(), known_below(model, how.spot, len(instances), run) as known:
+        known.copies = how.candidates
         for step in range(how.steps + 1):
-            now.update({n: sites[n].weights(z, how.spot) for n, z in logits.items()})
-            after = outputs_of(instances, forward(model, inputs, records), how.candidates)
-            change = torch.stack([i.change(a, b) for i, a, b in zip(instances, after, before[:, None], strict=True)])
-            far = _apart(now, {n: s.old for n, s in sites.items()}, how.spot)
-            best.see(far.detach(), change.detach(), {n: w.detach() for n, w in now.items()}, how.epsilon)
-            if step == how.steps:
-                break
-            loss = (how.penalty * torch.relu(change - how.epsilon) - far).sum() - how.spread * _spread(now, how.spot)
-            # Asked for by name: nothing of the model's own gets a gradient.
-            for z, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                z.grad = slope
-            optimiser.step()
+            with torch.enable_grad():
+                now.update({n: sites[n].weights(z, how.spot) for n, z in logits.items()})
+                after = run(how.candidates)
+                change = _changes(instances, after, before)
+                far = _apart(now, {n: s.old for n, s in sites.items()}, how.spot)
+                loss = (how.penalty * torch.relu(change - how.epsilon) - far).sum() - how.spread * _spread(
+                    now, how.spot
+                )
+            best.see(far, change, now, how.epsilon)
+            if step < how.steps:
+                # Asked for by name: nothing of the model's own gets a gradient.
+                for z, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                    z.grad = slope
+                optimiser.step()
     return [_found(i, one, sites, best, how.spot) for i, one in enumerate(instances)]
+
+
+def _changes(instances: Sequence[Instance], after: Tensor, before: Tensor) -> Tensor:
+    """``[texts, candidates]``: TVD of the outputs."""
+    return torch.stack([i.change(a, b) for i, a, b in zip(instances, after, before[:, None], strict=True)])
 
 
 def _apart(a: Mapping[int, Tensor], b: Mapping[int, Tensor], spot: Spot) -> Tensor:
@@ -180,12 +186,8 @@ def _apart(a: Mapping[int, Tensor], b: Mapping[int, Tensor], spot: Spot) -> Tens
 
 def _normed(weights: Tensor, spot: Spot) -> Tensor:
     """Without what a learned sink took, which no candidate changes."""
-    mine = _of_heads(weights if weights.device.type == "mps" else weights.double(), spot)
+    mine = spot.of_heads(weights if weights.device.type == "mps" else weights.double())
     return mine / mine.sum(-1, keepdim=True)
-
-
-def _of_heads(weights: Tensor, spot: Spot) -> Tensor:
-    return weights if spot.heads is None else weights[:, :, list(spot.heads)]
 
 
 def _spread(now: Mapping[int, Tensor], spot: Spot) -> Tensor:
@@ -200,12 +202,12 @@ def _spread(now: Mapping[int, Tensor], spot: Spot) -> Tensor:
 def _found(i: int, instance: Instance, sites: Mapping[int, Site], best: _Best, spot: Spot) -> Found:
     k = int(best.jsd[i].argmax())
     bounds = [
-        furthest(_normed(s.old[i : i + 1], spot), _of_heads(s.free[i : i + 1], spot)).mean() for s in sites.values()
+        furthest(_normed(s.old[i : i + 1], spot), spot.of_heads(s.free[i : i + 1])).mean() for s in sites.values()
     ]
     last = max(sites)
     row = instance.row if sites[last].old.shape[3] > 1 else 0
     own, other = (
-        _of_heads(w, spot)[0, 0, :, row].mean(0).double().cpu().numpy()
+        spot.of_heads(w)[0, 0, :, row].mean(0).double().cpu().numpy()
         for w in (sites[last].old[i : i + 1], best.weights[last][i : i + 1, k : k + 1])
     )
     return Found(

@@ -86,13 +86,13 @@ class Spot:
         """``new``, but ``old`` for the heads that are not changed."""
         if self.heads is None:
             return new
-        mine = torch.zeros(old.shape[1], dtype=torch.bool, device=old.device)
+        mine = torch.zeros(old.shape[-3], dtype=torch.bool, device=old.device)
         mine[list(self.heads)] = True
         return torch.where(mine[:, None, None], new, old)
 
     def of_heads(self, values: Tensor) -> Tensor:
-        """``[batch, heads, …]`` with only the heads that are changed."""
-        return values if self.heads is None else values[:, list(self.heads)]
+        """``[…, heads, rows, keys]`` with only the heads that are changed."""
+        return values if self.heads is None else values[..., list(self.heads), :, :]
 
     def settings(self) -> dict[str, Any]:
         """What a result says about it."""

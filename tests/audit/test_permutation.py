@@ -12,7 +12,7 @@ from attnflow import demo
 from attnflow.audit import permutation
 from attnflow.audit.instances import open_texts
 from attnflow.audit.permutation import _bin, _Shuffle, changes_of, shuffled
-from attnflow.audit.spot import find_spot
+from attnflow.audit.spot import find_spot, forward, replaced
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from tests.audit.hand import HandModel, causal, classifier, masked, own, softmax, state
 
@@ -23,6 +23,20 @@ def shuffle_of(model, text, tokenizer=None, seed=0, **options):
     chosen = {"layers": -1, "heads": None, "rows": "position", "fix_special": False, **options}
     (instance,) = open_texts([text]).instances(model, tokenizer)
     return _Shuffle(find_spot(model, instance, **chosen), instance, seed, False)
+
+
+def watched(model, shuffle, first=0):
+    """(layer, weights, what they became) of every call in one run with permutation ``first``."""
+    seen, shuffle.first = [], first
+
+    def watch(call, weights):
+        new = shuffle(call, weights)
+        seen.append((call.layer, weights.clone(), new))
+        return new
+
+    with torch.no_grad(), replaced(model, watch) as records:
+        forward(model, shuffle.instance.example.inputs, records)
+    return seen
 
 
 def test_an_identity_permutation_changes_nothing(monkeypatch):
@@ -75,21 +89,8 @@ def test_shuffled_keeps_what_is_fixed_and_loses_nothing():
 @pytest.mark.parametrize("rows", ["position", "all"])
 def test_causal_rows_are_shuffled_within_what_they_see(rows):
     model = causal()
-    seen = []
     shuffle = shuffle_of(model, [5, 6, 7, 8, 9], layers="all", rows=rows)
-
-    def watch(call, weights):
-        new = shuffle(call, weights)
-        if new is not None:
-            seen.append((weights.clone(), new.clone()))
-        return new
-
-    from attnflow.audit.spot import forward, replaced
-
-    shuffle.first = 0
-    with torch.no_grad(), replaced(model, watch) as records:
-        forward(model, shuffle.instance.example.inputs, records)
-    for before, after in seen:
+    for _, before, after in watched(model, shuffle):
         assert torch.equal(after.triu(1), torch.zeros_like(after))
         assert not torch.equal(before, after)
         if rows == "position":
@@ -99,17 +100,7 @@ def test_causal_rows_are_shuffled_within_what_they_see(rows):
 def test_special_tokens_and_other_heads_stay():
     model = classifier()
     shuffle = shuffle_of(model, TEXTS[0], demo.tokenizer(), heads=[1, -1], fix_special=True)
-    shuffle.first, pair = 3, []
-
-    def watch(call, weights):
-        new = shuffle(call, weights)
-        pair.append((call.layer, weights, new))
-        return new
-
-    from attnflow.audit.spot import forward, replaced
-
-    with torch.no_grad(), replaced(model, watch) as records:
-        forward(model, shuffle.instance.example.inputs, records)
+    pair = watched(model, shuffle, 3)
     assert [(layer, new is None) for layer, _, new in pair] == [(0, True), (1, False)]
     _, before, after = pair[1]
     assert torch.equal(before[:, [0, 2]], after[:, [0, 2]])
@@ -142,19 +133,9 @@ def test_language_models(kind):
 def test_one_permutation_for_all_heads_moves_their_mean():
     model = classifier()
     shuffle = shuffle_of(model, TEXTS[0], demo.tokenizer())
-    shuffle.share_heads, shuffle.first = True, 0
-    got = []
-
-    def watch(call, weights):
-        new = shuffle(call, weights)
-        got.append((weights, new))
-        return new
-
-    from attnflow.audit.spot import forward, replaced
-
-    with torch.no_grad(), replaced(model, watch) as records:
-        forward(model, shuffle.instance.example.inputs, records)
-    before, after = (w[0, :, 0].mean(0).sort().values for w in got[-1])
+    shuffle.share_heads = True
+    _, *pair = watched(model, shuffle)[-1]
+    before, after = (w[0, :, 0].mean(0).sort().values for w in pair)
     assert torch.allclose(before, after)
 
 

@@ -1,0 +1,168 @@
+"""Attention against gradients and leave-one-out: by hand, and by scipy on the library's own scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau
+
+from attnflow import blankout, demo, gradient, raw, rollout
+from attnflow.audit import correlation
+from attnflow.audit.correlation import BOTH, GRADIENT, LOO, _line, kendall
+from attnflow.errors import AttnFlowError
+from tests.audit.hand import HandModel, causal, classifier, masked, own, state
+
+TEXTS = ["the key to the cabinets is near", "the author of the books is on the table"]
+
+
+def tau(found, pair, method="raw", number=0):
+    picked = found.records[(found.records["pair"] == pair) & (found.records["number"] == number)]
+    return picked[picked["method"].isin([method, ""])].iloc[0]
+
+
+def by_hand(model, ids, detach):
+    """(attention, gradient × input, leave-one-out) of the predicted class, from the formulas."""
+    weights, values, p = own(model, ids)
+    c = int(p.argmax())
+    scores = np.array([float(model.table.weight[i, 0].detach()) for i in ids])
+    slope = p[c] * (np.eye(len(p))[c] - p)
+    g = weights * (values @ slope)
+    if not detach:
+        g = g + scores * weights * ((values - weights @ values) @ slope)
+    loo = []
+    for t in range(len(ids)):
+        _, _, q = own(model, ids[:t] + ids[t + 1 :])
+        loo.append(np.abs(q - p).sum() / 2)
+    return weights, np.abs(g), np.array(loo)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_the_three_correlations_by_hand(detach):
+    rng = np.random.default_rng(3)
+    model = HandModel(rng.normal(size=9) * 2, rng.normal(size=(9, 3)) * 2)
+    texts = [[0, 1, 2, 3, 4, 5], [8, 2, 6, 7, 1, 3, 5]]
+    found = correlation(model, None, texts, detach_attention=detach)
+    assert set(found.records["method"]) == {"raw", ""} and found.settings["detach_attention"] is detach
+    for number, ids in enumerate(texts):
+        weights, g, loo = by_hand(model, ids, detach)
+        for pair, a, b in ((GRADIENT, weights, g), (LOO, weights, loo), (BOTH, g, loo)):
+            known, got = kendalltau(a, b), tau(found, pair, number=number)
+            assert got["tau"] == pytest.approx(known.statistic) and got["p"] == pytest.approx(known.pvalue)
+            assert got["tokens"] == len(ids)
+
+
+def test_against_the_librarys_own_methods():
+    model, tokenizer = classifier(), demo.tokenizer()
+    found = correlation(model, tokenizer, TEXTS, methods=("raw", "rollout"), layers=[0, 1], detach_attention=False)
+    for number, text in enumerate(TEXTS):
+        slopes = gradient(model, tokenizer, text, method="input_x_gradient", reduce="abs_of_sum", score="prob")
+        loo = blankout(model, tokenizer, text, blank="delete", score="tvd")
+        for name, method in (("raw", raw), ("rollout", rollout)):
+            scores = method(model, tokenizer, text, position="cls")
+            for layer in (0, 1):
+                for pair, other in ((GRADIENT, slopes), (LOO, loo)):
+                    known = kendalltau(scores.scores[layer, 1:-1], other.scores[0, 1:-1])
+                    same = (found.records[["pair", "method", "layer"]] == [pair, name, layer]).all(axis=1)
+                    rows = found.records[same]
+                    assert rows["tau"].iloc[number] == pytest.approx(known.statistic)
+                    assert rows["p"].iloc[number] == pytest.approx(known.pvalue)
+
+
+def test_detaching_changes_gradients_alone():
+    model, tokenizer = classifier(), demo.tokenizer()
+    one = correlation(model, tokenizer, TEXTS, methods="raw").records
+    two = correlation(model, tokenizer, TEXTS, methods="raw", detach_attention=False).records
+    same = one["pair"] == LOO
+    assert np.allclose(one[same]["tau"], two[same]["tau"]) and not np.allclose(one[~same]["tau"], two[~same]["tau"])
+
+
+def test_the_table_is_the_mean_of_the_records():
+    found = correlation(classifier(), demo.tokenizer(), TEXTS * 2, labels=["a", "b", "b", "b"], methods="raw")
+    for name, part in [(c, found.records[found.records["class"] == c]) for c in "ab"] + [("all", found.records)]:
+        for pair in (GRADIENT, LOO, BOTH):
+            row = found.table[(found.table["class"] == name) & (found.table["pair"] == pair)].iloc[0]
+            mine = part[part["pair"] == pair]
+            assert row["mean τ"] == pytest.approx(mine["tau"].mean()) and row["n"] == len(mine)
+            assert row["std"] == pytest.approx(np.std(mine["tau"]))
+            assert row["significant"] == pytest.approx((mine["p"] <= 0.05).mean())
+    assert "Over 4 texts: raw attention " in found.verdict and found.settings["layers"] == [1]
+    assert len(found.plot().patches) == 3 and "<svg" in found.to_html()
+
+
+def test_what_ranks_nothing_has_no_tau():
+    assert np.isnan(kendall(np.ones(4), np.arange(4.0))["tau"])
+    model = HandModel([0.0] * 5, [[1.0, 0], [0, 1], [2, 0], [0, 3], [1, 1]])
+    found = correlation(model, None, [[0, 1, 2, 3, 4]])
+    row = found.table[found.table["pair"] == GRADIENT].iloc[0]
+    assert np.isnan(row["mean τ"]) and row["nan"] == 1 and "cannot be compared" in found.verdict
+    assert "have no τ" in found.verdict
+
+
+@pytest.mark.parametrize("kind", ["masked", "gpt2", "llama", "base"])
+def test_language_models_and_models_without_a_head(kind):
+    if kind == "masked":
+        model, tokenizer, texts = masked(), demo.tokenizer(), ["the key to the [MASK] is near"]
+    elif kind == "base":
+        model, tokenizer, texts = demo.model(2), demo.tokenizer(), TEXTS[:1]
+    else:
+        model, tokenizer, texts = causal(kind), None, [[5, 6, 7, 8, 9]]
+    found = correlation(model, tokenizer, texts, layers="all")
+    assert set(found.records["method"]) == {"raw", "rollout", "flow", ""}
+    assert found.records[found.records["pair"] != BOTH].groupby("method")["layer"].nunique().eq(2).all()
+    assert found.records["tau"].notna().mean() > 0.5
+
+
+def test_words_of_the_verdict():
+    row = {"pair": GRADIENT, "method": "raw", "layer": 3, "mean τ": 0.21, "significant": 0.34}
+    said = "raw attention agrees weakly with gradients (layer 3: mean τ 0.21, p ≤ 0.05 for 34%)"
+    assert _line([row], 0.05) == said
+    for value, words in ((0.6, "agrees strongly"), (0.05, "agrees hardly at all"), (-0.4, "disagrees moderately")):
+        assert words in _line([{**row, "mean τ": value}], 0.05)
+    assert _line([{**row, "pair": BOTH, "mean τ": 0.5}], 0.05).startswith("gradients agree strongly with leave-one-out")
+    both = _line([row, {**row, "layer": 4, "mean τ": -0.1}], 0.05)
+    assert "most at layer 3: mean τ 0.21" in both and "least at layer 4: mean τ -0.10" in both
+
+
+@pytest.mark.parametrize("how", ["well", "error", "interrupt"])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_model_is_as_it_was(how, training):
+    model = classifier().train(training)
+    model.classifier.weight.requires_grad_(False)
+    before = state(model)
+    kind = {"error": RuntimeError, "interrupt": KeyboardInterrupt}.get(how)
+
+    def progress(done, total):
+        assert total == 2
+        if kind is not None:
+            raise kind("stop")
+
+    def run():
+        with torch.inference_mode():
+            correlation(model, demo.tokenizer(), TEXTS, methods="raw", progress=progress)
+
+    if kind is None:
+        run()
+    else:
+        with pytest.raises(kind):
+            run()
+    assert state(model) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": 5}, "layer=5, but the layers with attention are 0, 1"),
+        ({"layers": "top"}, "layers='top' is not known"),
+        ({"layers": []}, "layers=.. is not known"),
+        ({"methods": "grad"}, "methods: 'grad' is not known. Use raw, rollout, flow"),
+        ({"methods": []}, "methods is empty"),
+        ({"significance": 5}, "significance=5, but a p-value is between 0 and 1"),
+        ({"batch_size": 0}, "batch_size=0, but at least 1"),
+        ({"labels": [1, 2, 3]}, "3 labels for 2 texts"),
+        ({"limit": 0}, "limit=0, but at least 1 example is needed"),
+    ],
+)
+def test_errors_name_both_facts(options, message):
+    with pytest.raises(AttnFlowError, match=message):
+        correlation(classifier(), demo.tokenizer(), TEXTS, **options)
