@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.audit.finding import Finding
-from attnflow.audit.instances import Instance, Progress, by_class, check_choice, check_number, open_texts
+from attnflow.audit.instances import Instance, Progress, by_class, check_choice, check_number, in_words, open_texts
 from attnflow.audit.measures import LN2
 from attnflow.audit.search import STARTS, Found, Search, search
 from attnflow.audit.spot import Heads, Layers, Spot, find_spot
@@ -186,16 +186,20 @@ def _share(records: pd.DataFrame) -> float:
 
 def _verdict(records: pd.DataFrame, spot: Spot, epsilon: float) -> str:
     jsd, n = records["jsd"], len(records)
-    stayed = int((jsd < _MOVED).sum())
-    said = (
+    far, stayed = int((jsd > records["bound"] / 2).sum()), int((jsd < _MOVED).sum())
+    lost = int((records["within"] == 0).sum())
+    note = (
+        f" For {lost} no candidate came within ε at any step, which may be the search's fault: try start='own'."
+        if lost
+        else ""
+    )
+    return (
         f"With the output within a TVD of {epsilon:g}, the attention of {spot.words()} could be moved by a mean JSD of "
         f"{jsd.mean():.3f} (at most {LN2:.3f}; {_share(records):.0%} of the furthest possible from the model's own "
-        f"weights) over {n} texts."
+        f"weights).{in_words(records, 'jsd')} "
+        f"For {far} of {n} texts weights more than half as far as possible give nearly the same output; "
+        f"for {stayed} none further than {_MOVED} were found.{note}"
     )
-    if stayed == n:
-        return f"{said} For none of them were weights found that are further than {_MOVED}."
-    rest = f"; for {stayed} no weights further than {_MOVED} were found" if stayed else ""
-    return f"{said} For {n - stayed} of {n} quite other weights give nearly the same output{rest}."
 
 
 def _examples(records: pd.DataFrame, count: int) -> dict[str, pd.DataFrame]:

@@ -237,7 +237,7 @@ def _verdict(table: pd.DataFrame, count: int, significance: float) -> str:
     return f"Over {count} texts: {'; '.join(said)}.{note}"
 
 
-def _line(rows: Sequence[Mapping[str, Any]], significance: float) -> str:
+def _line(rows: Sequence[Mapping[Any, Any]], significance: float) -> str:
     """One method against one reference; of several layers the highest and the lowest."""
     ranked = sorted((row for row in rows if not np.isnan(row["mean τ"])), key=lambda row: row["mean τ"])
     first = rows[0]
@@ -247,17 +247,17 @@ def _line(rows: Sequence[Mapping[str, Any]], significance: float) -> str:
         return f"{who} and {other} cannot be compared"
     verb = "agree" if first["pair"] == BOTH else "agrees"
     if len(ranked) > 1:
-        low, high = (_figures(row, significance) for row in (ranked[0], ranked[-1]))
+        low, high = (f"layer {row['layer']} ({_figures(row, significance)})" for row in (ranked[0], ranked[-1]))
         return f"{who} {verb} with {other} most at {high} and least at {low}"
     tau = ranked[0]["mean τ"]
     word = next(w for least, w in _WORDS if abs(tau) >= least)
     turned = "dis" if tau <= -_WORDS[-2][0] else ""
-    return f"{who} {turned}{verb} {word} with {other} ({_figures(ranked[0], significance)})"
+    where = "" if first["pair"] == BOTH else f" of layer {first['layer']}"
+    return f"{who}{where} {turned}{verb} {word} with {other} ({_figures(ranked[0], significance)})"
 
 
-def _figures(row: Mapping[str, Any], significance: float) -> str:
-    where = "" if row["pair"] == BOTH else f"layer {row['layer']}: "
-    return f"{where}mean τ {row['mean τ']:.2f}, p ≤ {significance:g} for {row['significant']:.0%}"
+def _figures(row: Mapping[Any, Any], significance: float) -> str:
+    return f"mean τ {row['mean τ']:.2f}, p ≤ {significance:g} for {row['significant']:.0%}"
 
 
 def _draw(ax: Axes, records: pd.DataFrame) -> None:

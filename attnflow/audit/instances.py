@@ -28,6 +28,7 @@ ALL = "all"
 """The name under which instances of all classes are counted together."""
 # More classes than this (the tokens that a language model predicts) are counted together only.
 _CLASSES = 20
+_SPOKEN = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +184,19 @@ def by_class(records: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     names = sorted(set(records["class"]) - {""})
     parts = [(name, records[records["class"] == name]) for name in names] if 1 < len(names) <= _CLASSES else []
     return [*parts, (ALL, records)]
+
+
+def in_words(records: pd.DataFrame, column: str, middle: str = "mean") -> str:
+    """ " By class: a 0.12, b 0.34." for a verdict; nothing where there is one class, or more than can be read.
+
+    >>> import pandas as pd
+    >>> in_words(pd.DataFrame({"class": ["a", "b", "a"], "x": [0.1, 0.5, 0.2]}), "x")
+    ' By class: a 0.150, b 0.500.'
+    """
+    parts = by_class(records)[:-1]
+    if not 1 < len(parts) <= _SPOKEN:
+        return ""
+    return f" By class: {', '.join(f'{name} {part[column].agg(middle):.3f}' for name, part in parts)}."
 
 
 def check_number(name: str, value: float, least: float = 1) -> None:

@@ -11,7 +11,16 @@ from torch import Tensor, nn
 
 from attnflow.audit.below import known_below
 from attnflow.audit.finding import Finding
-from attnflow.audit.instances import Instance, Progress, by_class, check_number, inputs_of, open_texts, outputs_of
+from attnflow.audit.instances import (
+    Instance,
+    Progress,
+    by_class,
+    check_number,
+    in_words,
+    inputs_of,
+    open_texts,
+    outputs_of,
+)
 from attnflow.audit.spot import Heads, Layers, Spot, find_spot, forward, put, replaced, take
 from attnflow.capture.session import Call
 from attnflow.importance.example import ready
@@ -243,14 +252,18 @@ def _verdict(records: pd.DataFrame, spot: Spot, permutations: int) -> str:
         f"({permutations} permutations of each of {len(records)} texts); for {(change < _SMALL).mean():.0%} of the "
         f"texts the change was below {_SMALL}."
     )
-    peaked = next(part for b in reversed(_bins()) if len(part := records[records["bin"] == b]))
+    said += in_words(records, "change", "median")
+    full = [part for b in _bins() if len(part := records[records["bin"] == b])]
+    peaked = full[-1]
+    where = f"{peaked['bin'].iloc[0]}, n = {len(peaked)}"
+    if len(full) == 1:
+        return f"{said} The maximum attention of all texts is in {where}, so that peaked and flat cannot be compared."
     middle = peaked["change"].median()
     what = (
         "even there the output hardly depended on which tokens had the weight."
         if middle < _SMALL
         else "there the output did depend on which tokens had the weight."
     )
-    where = f"{peaked['bin'].iloc[0]}, n = {len(peaked)}"
     return f"{said} Where attention was most peaked ({where}) it was {middle:.3f}: {what}"
 
 

@@ -56,7 +56,8 @@ def test_where_every_change_is_too_much_the_models_own_weights_are_left():
     row = found.records.iloc[0]
     assert row["jsd"] == 0 and row["tvd"] == 0 and row["within"] == 0
     assert row["adversarial"] == row["attention"] == [0.5, 0.5]
-    assert "For none of them were weights found that are further than 0.05" in found.verdict
+    assert "For 0 of 1 texts" in found.verdict and "for 1 none further than 0.05 were found" in found.verdict
+    assert "For 1 no candidate came within ε at any step" in found.verdict
 
 
 @pytest.mark.parametrize("options", [

@@ -115,13 +115,13 @@ def test_language_models_and_models_without_a_head(kind):
 
 def test_words_of_the_verdict():
     row = {"pair": GRADIENT, "method": "raw", "layer": 3, "mean τ": 0.21, "significant": 0.34}
-    said = "raw attention agrees weakly with gradients (layer 3: mean τ 0.21, p ≤ 0.05 for 34%)"
+    said = "raw attention of layer 3 agrees weakly with gradients (mean τ 0.21, p ≤ 0.05 for 34%)"
     assert _line([row], 0.05) == said
     for value, words in ((0.6, "agrees strongly"), (0.05, "agrees hardly at all"), (-0.4, "disagrees moderately")):
         assert words in _line([{**row, "mean τ": value}], 0.05)
     assert _line([{**row, "pair": BOTH, "mean τ": 0.5}], 0.05).startswith("gradients agree strongly with leave-one-out")
     both = _line([row, {**row, "layer": 4, "mean τ": -0.1}], 0.05)
-    assert "most at layer 3: mean τ 0.21" in both and "least at layer 4: mean τ -0.10" in both
+    assert "most at layer 3 (mean τ 0.21" in both and "least at layer 4 (mean τ -0.10" in both
 
 
 @pytest.mark.parametrize("how", ["well", "error", "interrupt"])

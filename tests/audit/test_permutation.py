@@ -144,6 +144,7 @@ def test_classes_bins_and_verdict():
     found = permutation(model, tokenizer, TEXTS * 2, labels=["a", "b"] * 2, permutations=5)
     assert list(found.table["class"].unique()) == ["a", "b", "all"] and found.table["n"].iloc[-1] == 4
     middle = found.records["change"].median()
+    assert " By class: a " in found.verdict
     assert f"median TVD of {middle:.3f}" in found.verdict and "layer 1 (the row of the output" in found.verdict
     assert found.settings["rows"] == "position" and found.settings["class"] == "label given"
     assert found.table.query("`class` == 'all' and `max attention` == 'all'")["median change"].item() == middle
@@ -151,6 +152,14 @@ def test_classes_bins_and_verdict():
         "[0, 0.25)", "[0.25, 0.5)", "[0.5, 0.75)", "[0.75, 1]", "[0.75, 1]",
     ]  # fmt: skip
     assert len(found.plot().lines) >= 2 and "<svg" in found.to_html()
+
+
+def test_peaked_texts_are_told_from_flat_ones():
+    model = HandModel([30.0, 0, 0, 0, 0], [[5.0, 0], [0, 0], [0, 0], [0, 0], [0, 0]])
+    both = permutation(model, None, [[0, 1, 2, 3, 4], [1, 2, 3, 4, 1]], permutations=20)
+    assert "most peaked ([0.75, 1], n = 1) it was 0.493: there the output did depend" in both.verdict
+    flat = permutation(model, None, [[1, 2, 3, 4, 1]], permutations=5)
+    assert "peaked and flat cannot be compared" in flat.verdict
 
 
 @pytest.mark.parametrize("how", ["well", "error", "interrupt"])
