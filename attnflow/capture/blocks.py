@@ -111,6 +111,10 @@ class _Axis:
 
 def _axes(tower: Tower, record: Record, frame: Frame, example: int, parts: int) -> tuple[_Axis, _Axis]:
     """Names of the rows and columns, and which of them are not padding."""
+    own = getattr(record.site.module, "query_tokens", None)
+    if isinstance(own, Tokens) and len(own) == record.queries:
+        # The queries are the module's own (a learned vector that pools the sequence), not positions of the text.
+        return _Axis(own, None), _axis(tower, frame, example, record.keys, parts, tower.decodes)
     rows = _axis(tower, frame, example, record.queries, parts, tower.decodes)
     if tower.kind == "cross":
         if parts == 1 and _merged(tower, record, frame):

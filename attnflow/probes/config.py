@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import GPT2Config
 
-from attnflow.probes.register import MODEL_TYPE, register_models
+from attnflow.probes.register import VERB_NUMBER, register_models
 
 LABELS = ("singular", "plural")
 
@@ -19,7 +19,7 @@ class VerbNumberConfig(GPT2Config):  # type: ignore[no-untyped-call]
     (6, 8, 128, {0: 'singular', 1: 'plural'})
     """
 
-    model_type = MODEL_TYPE
+    model_type = VERB_NUMBER
 
     def __init__(
         self, n_embd: int = 128, n_layer: int = 6, n_head: int = 8, n_positions: int = 64, **rest: Any

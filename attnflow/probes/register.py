@@ -1,8 +1,8 @@
-"""The verb-number model in transformers' Auto classes, at no cost to whoever does not load it.
+"""The package's own models in transformers' Auto classes, at no cost to whoever does not load them.
 
 ``import attnflow`` must stay fast, and transformers' Auto classes and its code of GPT-2 take longer to import than
 the rest of it. So nothing is imported here. When transformers imports its Auto classes, for whatever reason, the model
-type is added to them, with stand-ins for the classes that import the real ones when they are first used.
+types are added to them, with stand-ins for the classes that import the real ones when they are first used.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 AUTO = "transformers.models.auto.configuration_auto"
-MODEL_TYPE = "attnflow_verb_number"
 
 
 class Later:
@@ -42,8 +42,27 @@ class Later:
         return f"<{self._module}.{self._class}, imported when used>"
 
 
+@dataclass(frozen=True)
+class Own:
+    """A model of the package: where its configuration and its class are to be found."""
+
+    config: Later
+    model: Later
+
+
+VERB_NUMBER = "attnflow_verb_number"
+LSTM = "attnflow_lstm"
+MODELS = {
+    VERB_NUMBER: Own(
+        Later("attnflow.probes.config", "VerbNumberConfig"), Later("attnflow.probes.model", "VerbNumberModel")
+    ),
+    LSTM: Own(Later("attnflow.audit.config", "LSTMConfig"), Later("attnflow.audit.lstm", "LSTMClassifier")),
+}
+"""The package's models by model type."""
+
+
 class _AfterImport(MetaPathFinder):
-    """Adds the model type right after the Auto classes were imported, once; finds nothing itself."""
+    """Adds the model types right after the Auto classes were imported, once; finds nothing itself."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -60,28 +79,29 @@ class _AfterImport(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             load(module)
-            _add_config(module)
+            _add_configs(module)
 
         loader.exec_module = exec_module
         return spec
 
 
-def _add_config(module: ModuleType) -> None:
-    module.CONFIG_MAPPING.register(MODEL_TYPE, Later("attnflow.probes.config", "VerbNumberConfig"), exist_ok=True)
+def _add_configs(module: ModuleType) -> None:
+    for model_type, own in MODELS.items():
+        module.CONFIG_MAPPING.register(model_type, own.config, exist_ok=True)
 
 
 def register() -> None:
-    """Make ``AutoConfig`` know the verb-number model; the models follow with the configuration's own module."""
+    """Make ``AutoConfig`` know the package's models; the models follow with their configurations' own modules."""
     if AUTO in sys.modules:
-        _add_config(sys.modules[AUTO])
+        _add_configs(sys.modules[AUTO])
     elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
 
 
-def register_models(config_class: type) -> None:
+def register_models(config_class: Any) -> None:
     """Make ``AutoModelForSequenceClassification`` and ``AutoModel`` know the model of ``config_class``."""
     import transformers
 
     for auto in (transformers.AutoModelForSequenceClassification, transformers.AutoModel):
         mapping: Any = auto._model_mapping
-        mapping.register(config_class, Later("attnflow.probes.model", "VerbNumberModel"), exist_ok=True)
+        mapping.register(config_class, MODELS[config_class.model_type].model, exist_ok=True)
