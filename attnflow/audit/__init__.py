@@ -1,8 +1,32 @@
-"""Is attention explanation, here? The experiments of the debate, each one call on the user's own model."""
+"""Is attention explanation, here? The experiments of the debate, each one call on the user's own model.
 
-from attnflow.audit.adversary import adversary
-from attnflow.audit.correlation import correlation
+``uniform``, ``seeds``, ``guide`` and ``imposter`` train (Wiegreffe & Pinter 2019): they take a factory of models and
+:class:`Splits`. ``LSTMClassifier`` is the papers' own model.
+"""
+
+from attnflow.audit.config import LSTMConfig
 from attnflow.audit.finding import Finding
-from attnflow.audit.permutation import permutation
+from attnflow.audit.guide import guide
+from attnflow.audit.imposter import imposter
+from attnflow.audit.lstm import LSTMClassifier
+from attnflow.audit.scores import Look
+from attnflow.audit.seeds import seeds
+from attnflow.audit.splits import Splits
+from attnflow.audit.training import Recipe, Trained, fit, trained
+from attnflow.audit.uniform import uniform
 
-__all__ = ["Finding", "adversary", "correlation", "permutation"]
+__all__ = [
+    "Finding",
+    "LSTMClassifier",
+    "LSTMConfig",
+    "Look",
+    "Recipe",
+    "Splits",
+    "Trained",
+    "fit",
+    "guide",
+    "imposter",
+    "seeds",
+    "trained",
+    "uniform",
+]

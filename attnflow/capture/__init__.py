@@ -10,5 +10,6 @@ from __future__ import annotations
 from attnflow.capture.main import capture
 from attnflow.capture.session import Call, Record
 from attnflow.capture.taken import Taken
+from attnflow.capture.training import live
 
-__all__ = ["Call", "Record", "Taken", "capture"]
+__all__ = ["Call", "Record", "Taken", "capture", "live"]

@@ -46,15 +46,18 @@ def lock_of(model: nn.Module) -> threading.RLock:
 
 
 @contextmanager
-def prepared(model: nn.Module, session: Session, *, eager: bool = True, hooks: bool = True) -> Iterator[None]:
+def prepared(
+    model: nn.Module, session: Session, *, eager: bool = True, hooks: bool = True, dropout: bool = False
+) -> Iterator[None]:
     """Switch ``model`` over to ``session`` for the time of the block.
 
-    Switched and put back: the attention implementation of every config, dropout (the training flags), compiled
-    calls, hooks, the key in transformers' interface.
+    Switched and put back: the attention implementation of every config, dropout (the training flags; not with
+    ``dropout=True``), compiled calls, hooks, the key in transformers' interface.
     """
     with ExitStack() as stack:
         stack.enter_context(lock_of(model))
-        stack.enter_context(_evaluating(model))
+        if not dropout:
+            stack.enter_context(_evaluating(model))
         stack.enter_context(_uncompiled(model))
         if eager:
             session.implementations = {id(c): getattr(c, _IMPLEMENTATION) for c in configs(model)}

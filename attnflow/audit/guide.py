@@ -1,0 +1,204 @@
+"""Do token weights carry anything to a model without context? (Wiegreffe & Pinter 2019, section 3.3)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from attnflow.audit.config import LSTMConfig
+from attnflow.audit.finding import Finding
+from attnflow.audit.guides import METHODS, Weights, guide_weights, uniform_rows
+from attnflow.audit.imposter import CONVENTIONS, Target, copied
+from attnflow.audit.lstm import LSTMClassifier
+from attnflow.audit.scores import Look, device_of, grades, pad_rows, predictions, rank_quality
+from attnflow.audit.splits import Batch, Progress, Split, Splits
+from attnflow.audit.training import Factory, Folder, Recipe, Trained, build, cross_entropy, fit, inside, trained
+from attnflow.errors import SelectionError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+UNIFORM, OWN, ADVERSARY = "uniform", "own trained", "adversary"
+_LIMITS = (
+    "A guide that helps carries something that a model of single tokens can use; that may be what the base drew on, or "
+    "only which words matter to the task in general.",
+    "One training run for each guide, on one split: differences of the size of the interval mean nothing.",
+    "The base has seen the training texts with their labels, and its weights on them may carry these labels.",
+)
+
+
+def guide(
+    factory: Factory,
+    data: Splits,
+    *,
+    guides: Sequence[str] | None = None,
+    adversary: float | None = None,
+    width: int = 128,
+    folder: Folder = None,
+    seed: int = 0,
+    recipe: Recipe | None = None,
+    training: Recipe | None = None,
+    imposters: Recipe | None = None,
+    look: Look | None = None,
+    convention: str = "exact",
+    progress: Progress | None = None,
+) -> Finding:
+    """A token-wise model without context whose token weights are frozen to those of a guide, trained for each guide.
+
+    Test 3 of Wiegreffe & Pinter (2019, section 3.3, table 3): the weights that help a model which sees each word by
+    itself carry something about the words. Beside uniform weights and those that the model learns by itself stand
+    the base's raw attention, its rollout and its flow, and the attention of an imposter. Special tokens get no weight.
+
+    Args:
+        guides: of "raw", "rollout", "flow", "gradient"; by default the first three; of a model with one row of
+            attention (a pooling layer, where rollout and flow are raw attention) the first.
+        adversary: the λ of an imposter whose attention guides too (see :func:`imposter`); None for none.
+        width: of the embedding and of the states of the token-wise model.
+        training: how the token-wise models are trained; as the base by default.
+        imposters: how the imposter is trained; as the base by default.
+        look: the layer and row of "raw", and the row of "rollout" and "flow", which are read at the top layer.
+        convention: see :func:`imposter`.
+        factory, data, folder, seed, recipe, progress: as for :func:`uniform`. The weights are kept in ``folder`` too.
+
+    Returns:
+        A :class:`Finding`; a record has the ``guide``, the ``instance``, its ``label``, the ``predicted`` class and
+        whether it is ``right``.
+
+    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> part = (["good film", "bad film"] * 4, [1, 0] * 4)
+    >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)
+    >>> make = lambda s: LSTMClassifier(LSTMConfig(data.vocabulary, 4, 4))
+    >>> guide(make, data, width=4, recipe=Recipe(epochs=1)).table["guide"].tolist()
+    ['uniform', 'own trained', 'raw']
+    """
+    import pandas as pd
+
+    look = look or Look()
+    wanted = _check(guides, adversary, convention)
+    base = trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress)
+    names = wanted if wanted is not None else _default(base.model, data)
+    weights: dict[str, Weights | None] = {UNIFORM: uniform_rows(data), OWN: None}
+    for name in names:
+        place = inside(folder, f"guides-{seed}", f"{name}.safetensors")
+        weights[name] = guide_weights(name, base.model, data, look, place, base.identity, progress)
+    if adversary is not None:
+        other = copied(
+            factory, data, base, Target.of(base.model, data, look), adversary, seed=seed, folder=folder,
+            recipe=imposters or recipe, look=look, convention=convention, progress=progress,
+        )  # fmt: skip
+        weights[ADVERSARY] = guide_weights("raw", other.model, data, look)
+    rows, parts = [], []
+    for name, given in weights.items():
+        place = inside(folder, f"guided-{seed}", name.replace(" ", "-"))
+        run = _guided(name, given, data, width, seed, place, training or recipe, base.identity, look, progress)
+        said = predictions(data.test, data.pad, _forward(run.model, given, "test"), device_of(run.model))
+        rows.append({"guide": name, **grades(said, data.test), "best epoch": run.epoch, "validation": run.score})
+        parts.append(_records(name, said, data))
+    table, records = pd.DataFrame(rows), pd.concat(parts, ignore_index=True)
+    settings = {
+        "seed": seed, "guides": list(weights), "adversary": adversary, "width": width, "recipe": recipe or Recipe(),
+        "training": training or recipe or Recipe(), "data": repr(data), "attention": look.words(),
+        "rollout and flow": "top layer, residual ½; special tokens dropped, divided by the sum",
+    }  # fmt: skip
+    return Finding("guide", table, records, _verdict(table), _LIMITS, settings, lambda ax: _draw(ax, table, data))
+
+
+def _guided(
+    name: str, given: Weights | None, data: Splits, width: int, seed: int, folder: Folder, recipe: Recipe | None,
+    identity: str, look: Look, progress: Progress | None,
+) -> Trained:  # fmt: skip
+    """The token-wise model under one guide; its own attention is trained where ``given`` is None."""
+    recipe = recipe or Recipe()
+    config = LSTMConfig(
+        data.vocabulary, width, width, encoder="average", attention="tanh" if given is None else "given",
+        skip_edges=data.edges, pad_token_id=data.pad, num_labels=data.classes,
+    )  # fmt: skip
+    model = build(lambda _: LSTMClassifier(config), seed)
+    forward = _forward(model, given, "train")
+    plain = cross_entropy(data, recipe.balanced, lambda model, batch: forward(batch))
+
+    def score(model: Any, split: Split) -> float:
+        return rank_quality(
+            predictions(split, data.pad, _forward(model, given, "valid"), device_of(model)), split.labels
+        )
+
+    full = f"guide {name} {look} of {identity[:16]}"
+    return fit(model, data, recipe, loss=plain, score=score, folder=folder, name=full, seed=seed, progress=progress)
+
+
+def _forward(model: Any, given: Weights | None, part: str) -> Any:
+    """Logits of a batch of one part, under the guide."""
+
+    def forward(batch: Batch) -> Tensor:
+        weights = None
+        if given is not None:
+            weights = pad_rows([given[part][i] for i in batch.index], batch.ids.shape[1]).to(batch.ids.device)
+        logits: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask, token_weights=weights).logits
+        return logits
+
+    return forward
+
+
+def _check(guides: Sequence[str] | None, adversary: float | None, convention: str) -> tuple[str, ...] | None:
+    if adversary is not None and adversary < 0:
+        raise SelectionError(f"adversary={adversary}, and it is a λ of 0 or more:  adversary=0.0005")
+    if convention not in CONVENTIONS:
+        raise SelectionError(f"convention={convention!r} is not known. Use {' or '.join(map(repr, CONVENTIONS))}.")
+    wrong = [g for g in guides or () if g not in METHODS]
+    if wrong:
+        raise SelectionError(f"guide {wrong[0]!r} is not known. Use {', '.join(map(repr, METHODS))}.")
+    return None if guides is None else tuple(dict.fromkeys(guides))
+
+
+def _default(model: Any, data: Splits) -> tuple[str, ...]:
+    from attnflow import capture
+
+    taken = capture(model, None, list(data.train.ids[0]))
+    return METHODS[:1] if len(taken.only.queries) == 1 < len(taken.only.keys) else METHODS[:3]
+
+
+def _records(name: str, said: Tensor, data: Splits) -> pd.DataFrame:
+    import pandas as pd
+
+    predicted = said.argmax(-1).numpy()
+    return pd.DataFrame(
+        {
+            "guide": name,
+            "instance": np.arange(len(predicted)),
+            "label": data.test.labels,
+            "predicted": predicted,
+            "right": predicted == data.test.labels,
+        }
+    )
+
+
+def _interval(table: pd.DataFrame, data: Splits) -> Any:
+    """Half the width of a 95 % interval of the accuracy, which F1 is close to."""
+    share = table["accuracy"].to_numpy()
+    return 1.96 * np.sqrt(share * (1 - share) / len(data.test))
+
+
+def _verdict(table: pd.DataFrame) -> str:
+    found = dict(zip(table["guide"], table["F1"], strict=True))
+    figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    others = {n: v for n, v in found.items() if n not in (UNIFORM, OWN, ADVERSARY)}
+    best = max(others, key=lambda name: others[name]) if others else OWN
+    gain = found[best] - found[UNIFORM]
+    text = f"Under {best}, the best of the base's guides, F1 is {gain:+.3f} beside uniform weights ({figures})"
+    ahead = [n for n in ("rollout", "flow") if n in found and "raw" in found and found[n] > found["raw"]]
+    if "raw" in found and ("rollout" in found or "flow" in found):
+        text += (
+            f"; {' and '.join(ahead)} carry more than raw attention" if ahead else "; raw attention is not surpassed"
+        )
+    return text + "."
+
+
+def _draw(ax: Axes, table: pd.DataFrame, data: Splits) -> None:
+    ax.bar(table["guide"].tolist(), table["F1"].to_numpy(), yerr=_interval(table, data), capsize=3)
+    ax.set_ylabel("F1 on the test set (± 95 %)")
+    ax.set_ylim(0, 1)
+    ax.tick_params(axis="x", rotation=20)

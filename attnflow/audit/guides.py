@@ -1,0 +1,119 @@
+"""Token weights from a trained model, for a guide: raw attention, rollout, flow, gradients; kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnflow import files
+from attnflow.audit.scores import Look, device_of, outcome
+from attnflow.audit.splits import PARTS, Batch, Progress, Split, Splits
+from attnflow.errors import FileError, SelectionError
+
+Weights = dict[str, tuple[Tensor, ...]]
+"""For each part of the data one vector a text: a weight for each token, summing to one, zero at special tokens."""
+
+METHODS = ("raw", "rollout", "flow", "gradient")
+_BATCH = 32
+
+
+def guide_weights(
+    method: str,
+    model: Any,
+    data: Splits,
+    look: Look,
+    path: Path | None = None,
+    identity: str = "",
+    progress: Progress | None = None,
+) -> Weights:
+    """How ``model`` weighs the tokens of every text by ``method``; read from ``path`` if they are there.
+
+    ``method``: "raw" (the attention of the look), "rollout" and "flow" (the top layer's row of the same position, by
+    :func:`attnflow.rollout` and :func:`attnflow.flow`), "gradient" (:func:`attnflow.gradient`).
+    """
+    if method not in METHODS:
+        raise SelectionError(f"guide {method!r} is not known. Use {', '.join(map(repr, METHODS))}.")
+    name = f"{method} {look} of {identity}"
+    if path is not None and path.is_file():
+        return _read(path, name, data)
+    found: Weights = {}
+    for part in PARTS:
+        split: Split = getattr(data, part)
+        rows = (
+            _raw(model, split, data, look) if method == "raw" else _scored(method, model, split, data, look, progress)
+        )
+        found[part] = settled(rows, split, data)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {part: torch.cat(rows).numpy() for part, rows in found.items()}
+        files.save(path, "guide", arrays, {"name": name}, overwrite=True)
+    return found
+
+
+def uniform_rows(data: Splits) -> Weights:
+    """The same weight for every word of a text."""
+    return {
+        part: settled([torch.ones(len(x)) for x in getattr(data, part).ids], getattr(data, part), data)
+        for part in PARTS
+    }
+
+
+def settled(rows: Sequence[Tensor], split: Split, data: Splits) -> tuple[Tensor, ...]:
+    """Special tokens dropped and the rest divided by its sum; uniform over the words where nothing is left of it."""
+    out = []
+    for row, ids in zip(rows, split.ids, strict=True):
+        tokens = torch.tensor([ids])
+        words = data.words(tokens, torch.ones_like(tokens))[0]
+        kept = torch.where(words, row.clamp(min=0), 0.0)
+        total = float(kept.sum())
+        out.append(kept / total if total > 0 else words.float() / words.sum())
+    return tuple(out)
+
+
+def _raw(model: Any, split: Split, data: Splits, look: Look) -> Sequence[Tensor]:
+    return outcome(model, split, data.pad, look).attention
+
+
+def _scored(
+    method: str, model: Any, split: Split, data: Splits, look: Look, progress: Progress | None
+) -> Sequence[Tensor]:
+    rows: list[Tensor] = [torch.empty(0)] * len(split)
+    done = 0
+    for batch in split.batches(_BATCH, data.pad):
+        for i, scores in zip(batch.index, _batch_scores(method, model, batch.to(device_of(model)), look), strict=True):
+            rows[i] = torch.from_numpy(np.ascontiguousarray(scores)).float()
+        done += len(batch.index)
+        if progress is not None:
+            progress(done, len(split))
+    return rows
+
+
+def _batch_scores(method: str, model: Any, batch: Batch, look: Look) -> list[Any]:
+    """Scores of the top layer (one vector a text) of a batch."""
+    from attnflow import capture, flow, gradient, rollout
+
+    if method == "gradient":
+        lengths = batch.mask.sum(1).tolist()
+        ids = [batch.ids[i, :n].tolist() for i, n in enumerate(lengths)]
+        return [gradient(model, None, x).scores[-1] for x in ids]
+    taken: Any = capture(model, None, {"input_ids": batch.ids, "attention_mask": batch.mask})
+    apply = rollout if method == "rollout" else flow
+    each = taken if isinstance(taken, list) else [taken]
+    place = {"cls": 0, "last": -1}.get(str(look.position), look.position)
+    return [apply(one, layer=-1, position=place).scores[-1] for one in each]
+
+
+def _read(path: Path, name: str, data: Splits) -> Weights:
+    arrays, header = files.load(path, "guide")
+    lengths = {part: [len(x) for x in getattr(data, part).ids] for part in PARTS}
+    if header.get("name") != name or any(len(arrays[part]) != sum(lengths[part]) for part in PARTS):
+        raise FileError(
+            f"{path} holds the weights {header.get('name')!r}, and {name!r} were asked for, on these data. Give "
+            "another folder=, or delete this file."
+        )
+    return {part: torch.split(torch.from_numpy(arrays[part]), lengths[part]) for part in PARTS}

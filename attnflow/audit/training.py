@@ -1,0 +1,302 @@
+"""One plain training loop for all experiments that train: checkpoints, early stopping, the best epoch at the end.
+
+An epoch's order and dropout come from the seed and the epoch's number alone, so a run that was stopped and resumed
+gives the same model as one that was not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnflow.audit.scores import device_of, quality
+from attnflow.audit.splits import Batch, Progress, Split, Splits
+from attnflow.errors import FileError, SelectionError
+from attnflow.files import write_bytes
+
+Factory = Callable[[int], Any]
+Loss = Callable[[Any, Batch], Tensor]
+Score = Callable[[Any, Split], float]
+Folder = str | os.PathLike[str] | None
+CHECKPOINT = "checkpoint.pt"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: Adam (amsgrad), as in the code of both papers.
+
+    Attributes:
+        epochs: at most so many.
+        patience: stop when so many epochs in a row did not improve on the validation set.
+        batch: instances in a step.
+        rate: learning rate.
+        decay: weight decay (L2).
+        clip: largest norm of the gradient.
+        balanced: weigh the classes so that each counts the same.
+    """
+
+    epochs: int = 8
+    patience: int = 3
+    batch: int = 32
+    rate: float = 1e-3
+    decay: float = 1e-5
+    clip: float = 5.0
+    balanced: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "patience", "batch"):
+            if getattr(self, name) < 1:
+                raise SelectionError(f"{name}={getattr(self, name)}, and at least 1 is needed:  Recipe({name}=1)")
+        if not self.rate > 0:
+            raise SelectionError(f"rate={self.rate}, and a learning rate is above 0:  Recipe(rate=0.001)")
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model at its best epoch.
+
+    Attributes:
+        model: the model, in evaluation mode.
+        epoch: the best epoch, from 1.
+        score: its validation score.
+        history: of each epoch the mean loss of a training step and the validation score.
+        identity: a digest of everything that led to it: data, first weights, recipe, seed.
+    """
+
+    model: Any
+    epoch: int
+    score: float
+    history: tuple[Mapping[str, float], ...]
+    identity: str
+
+
+def plain_logits(model: Any, batch: Batch) -> Tensor:
+    """The logits of a batch."""
+    logits: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask).logits
+    return logits
+
+
+def cross_entropy(data: Splits, balanced: bool, forward: Loss = plain_logits) -> Loss:
+    """The usual loss of a classifier, its classes weighed by ``balanced``; ``forward`` gives the logits."""
+    weights = data.weights() if balanced else None
+
+    def loss(model: Any, batch: Batch) -> Tensor:
+        logits = forward(model, batch)
+        return F.cross_entropy(logits, batch.labels, None if weights is None else weights.to(logits.device))
+
+    return loss
+
+
+def fit(
+    model: Any,
+    data: Splits,
+    recipe: Recipe | None = None,
+    *,
+    loss: Loss | None = None,
+    score: Score | None = None,
+    folder: Folder = None,
+    name: str = "classifier",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Trained:
+    """Train ``model`` in place, and leave it at the epoch that was best on the validation set.
+
+    Args:
+        model: a classifier: called with ``input_ids`` and ``attention_mask``, it returns ``logits`` [batch, classes].
+        data: its parts; ``data.test`` is not looked at.
+        recipe: how long and how fast.
+        loss: ``loss(model, batch)`` of one step; by default cross-entropy with the labels.
+        score: ``score(model, data.valid)``, larger is better, once an epoch; by default the area under the ROC curve
+            for two classes (the choice of Jain & Wallace's code) and the accuracy for more.
+        folder: a checkpoint is written here after every epoch; a run that was stopped goes on from it, and one that was
+            finished is read from it.
+        name: what is trained, for the checkpoint: two runs with other losses must have other names.
+        seed: of the order of the batches and of dropout.
+        progress: called with (steps done, steps at most).
+
+    >>> from attnflow.audit.config import LSTMConfig
+    >>> from attnflow.audit.lstm import LSTMClassifier
+    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> part = (["good film", "bad film"] * 8, [1, 0] * 8)
+    >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)
+    >>> model = LSTMClassifier(LSTMConfig(data.vocabulary, 4, 4))
+    >>> trained = fit(model, data, Recipe(epochs=12, batch=4, rate=0.05))
+    >>> trained.score
+    1.0
+    """
+    recipe = recipe or Recipe()
+    chosen = score or (lambda model, split: quality(model, split, data.pad))
+    run = _Run(model, data, recipe, loss or cross_entropy(data, recipe.balanced), chosen, name, seed)
+    path = None if folder is None else Path(folder) / CHECKPOINT
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        run.resume(path)
+    with _own_chance():
+        while not run.finished:
+            run.epoch(progress)
+            run.measure()
+            if path is not None:
+                run.save(path)
+    return run.result()
+
+
+@dataclass(eq=False)
+class _Run:
+    """Where a run stands."""
+
+    model: Any
+    data: Splits
+    recipe: Recipe
+    loss: Loss
+    score: Score
+    name: str
+    seed: int
+    best: dict[str, Tensor] = field(default_factory=dict)
+    best_epoch: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.identity = _identity(self.model, self.data, self.recipe, self.name, self.seed)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimiser = torch.optim.Adam(
+            trained, lr=self.recipe.rate, weight_decay=self.recipe.decay, amsgrad=True, fused=_fused(trained)
+        )
+
+    @property
+    def finished(self) -> bool:
+        """All epochs are done, or the last ones brought nothing."""
+        done = len(self.history)
+        return done >= self.recipe.epochs or done - self.best_epoch >= self.recipe.patience
+
+    def epoch(self, progress: Progress | None) -> None:
+        """Go once through the training set."""
+        number, recipe = len(self.history), self.recipe
+        torch.manual_seed((self.seed * 1_000_003 + number) % 2**63)
+        order = np.random.default_rng([self.seed % 2**32, number])
+        steps = max(1, len(self.data.train) // recipe.batch)
+        device = device_of(self.model)
+        self.model.train()
+        losses = []
+        for batch in self.data.train.batches(recipe.batch, self.data.pad, order):
+            loss = self.loss(self.model, batch.to(device))
+            self.optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+            self.optimiser.step()
+            losses.append(float(loss.detach()))
+            if progress is not None:
+                progress(number * steps + min(len(losses), steps), recipe.epochs * steps)
+        self.history.append({"loss": float(np.mean(losses))})
+
+    def measure(self) -> None:
+        """Score the epoch on the validation set, and keep its weights if none was better."""
+        self.model.eval()
+        with torch.no_grad():
+            reached = self.score(self.model, self.data.valid)
+        self.history[-1]["score"] = float(reached)
+        if not self.best or reached > self.history[self.best_epoch - 1]["score"]:
+            self.best_epoch = len(self.history)
+            self.best = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
+
+    def save(self, path: Path) -> None:
+        """Write the checkpoint, whole or not at all; a finished run needs nothing but its best weights."""
+        state: dict[str, Any] = {
+            "identity": self.identity, "name": self.name, "history": self.history, "best_epoch": self.best_epoch,
+            "best": self.best,
+        }  # fmt: skip
+        if not self.finished:
+            state |= {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
+        data = io.BytesIO()
+        torch.save(state, data)
+        write_bytes(path, data.getvalue(), overwrite=True)
+
+    def resume(self, path: Path) -> None:
+        """Take up a run where its checkpoint left it."""
+        if not path.is_file():
+            return
+        try:
+            state = torch.load(path, weights_only=True, map_location="cpu")
+        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
+            raise FileError(
+                f"{path} is not a whole checkpoint ({type(error).__name__}): delete it to begin again."
+            ) from error
+        if state.get("identity") != self.identity:
+            raise FileError(
+                f"{path} is of another run ({state.get('name')!r}) than {self.name!r} with these data, first weights, "
+                "recipe and seed. Give another folder=, or delete this one."
+            )
+        self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
+        if not self.finished:
+            self.model.load_state_dict(state["model"])
+            self.optimiser.load_state_dict(state["optimiser"])
+
+    def result(self) -> Trained:
+        """The model at its best epoch."""
+        self.model.load_state_dict(self.best)
+        self.model.eval()
+        score = self.history[self.best_epoch - 1]["score"]
+        return Trained(self.model, self.best_epoch, score, tuple(self.history), self.identity)
+
+
+def build(factory: Factory, seed: int) -> Any:
+    """A new model of the factory; its first weights come from ``seed`` also where the factory does not look at it."""
+    with _own_chance():
+        torch.manual_seed(seed % 2**63)
+        return factory(seed)
+
+
+def trained(
+    factory: Factory,
+    data: Splits,
+    *,
+    seed: int = 0,
+    folder: Folder = None,
+    recipe: Recipe | None = None,
+    progress: Progress | None = None,
+) -> Trained:
+    """The model of ``factory`` trained on ``data``: the base of every experiment that trains.
+
+    In ``folder`` it is kept as ``seed-<seed>``, so that the experiments that are given the same folder share it.
+    """
+    model = build(factory, seed)
+    return fit(model, data, recipe, folder=inside(folder, f"seed-{seed}"), seed=seed, progress=progress)
+
+
+def inside(folder: Folder, *parts: str) -> Path | None:
+    """A folder in ``folder``, where there is one."""
+    return None if folder is None else Path(folder).joinpath(*parts)
+
+
+@contextmanager
+def _own_chance() -> Iterator[None]:
+    """Random numbers in here leave the caller's as they were."""
+    with torch.random.fork_rng():
+        yield
+
+
+def _fused(parameters: list[nn.Parameter]) -> bool:
+    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
+
+
+def _identity(model: nn.Module, data: Splits, recipe: Recipe, name: str, seed: int) -> str:
+    found = hashlib.sha256(json.dumps([asdict(recipe), name, seed, type(model).__name__]).encode())
+    for part in (data.train, data.valid):
+        found.update(repr(part.ids).encode())
+        found.update(part.labels.tobytes())
+    for key, value in model.state_dict().items():
+        found.update(key.encode())
+        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

@@ -1,0 +1,130 @@
+"""Is attention needed here at all? The model trained with uniform weights (Wiegreffe & Pinter 2019, section 3.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from attnflow.audit.finding import Finding
+from attnflow.audit.scores import Look, Outcome, compared, grades, outcome, uniform_weights
+from attnflow.audit.splits import Progress, Splits
+from attnflow.audit.training import Factory, Folder, Recipe, build, fit, inside, trained
+from attnflow.capture import live
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+LEVEL = 0.05
+_LIMITS = (
+    "If uniform weights are as good, the task does not need attention, and what the trained weights say about it is "
+    "not evidence. If they are worse, the weights carry something; not that they explain a single prediction.",
+    "One training run of each: the test counts the texts of this test set, not other seeds (see seeds).",
+    "The model with uniform weights can make up for them elsewhere: in its recurrent states, its other layers.",
+)
+
+
+def uniform(
+    factory: Factory,
+    data: Splits,
+    *,
+    folder: Folder = None,
+    seed: int = 0,
+    recipe: Recipe | None = None,
+    look: Look | None = None,
+    progress: Progress | None = None,
+) -> Finding:
+    """The model trained as it is, beside the same model trained with its attention frozen to uniform.
+
+    Test 1 of Wiegreffe & Pinter (2019, section 3.1, table 2). In every layer and head each row gives the same weight
+    to all tokens that it can see, from the first step of training to the test.
+
+    Args:
+        factory: ``factory(seed)`` gives a new classifier.
+        data: see :class:`Splits`; ``data.test`` is measured once, at the end.
+        folder: checkpoints are kept here; runs that were stopped go on. The base model is shared with the other
+            experiments that are given the same folder.
+        seed: of both models.
+        recipe: how both are trained.
+        look: which attention the records compare.
+        progress: called with (steps done, steps at most), for each training by itself.
+
+    Returns:
+        A :class:`Finding`; a record has the ``label``, the probability of the label from both models
+        (``trained``, ``uniform``), ``jsd`` between their attention and ``tvd`` between their predictions.
+
+    >>> from attnflow.audit.config import LSTMConfig
+    >>> from attnflow.audit.lstm import LSTMClassifier
+    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> part = (["good film", "bad film"] * 4, [1, 0] * 4)
+    >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)
+    >>> found = uniform(lambda s: LSTMClassifier(LSTMConfig(data.vocabulary, 4, 4)), data, recipe=Recipe(epochs=1))
+    >>> list(found.table["attention"])
+    ['trained', 'uniform']
+    """
+    import pandas as pd
+
+    look = look or Look()
+    base = trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress)
+    model = build(factory, seed)
+    with live(model, uniform_weights):
+        flat = fit(
+            model, data, recipe, folder=inside(folder, f"uniform-{seed}"), name="uniform", seed=seed, progress=progress
+        )
+    ours = outcome(base.model, data.test, data.pad, look)
+    theirs = outcome(flat.model, data.test, data.pad, look, uniform_weights)
+    records = _records(data, ours, theirs)
+    rows = [
+        {"attention": name, **grades(said.probabilities, data.test), "best epoch": run.epoch, "validation": run.score}
+        for name, said, run in (("trained", ours, base), ("uniform", theirs, flat))
+    ]
+    table = pd.DataFrame(rows)
+    settings = {
+        "seed": seed, "recipe": recipe or Recipe(), "data": repr(data), "attention": look.words(),
+        "uniform": "every layer and head, over the tokens a row can see",
+        "tvd": "½Σ|p − q|; tvd_scalar: ½|p − q| of one probability, as in the code of Wiegreffe & Pinter",
+    }  # fmt: skip
+    verdict, p = _verdict(table, records)
+    return Finding("uniform", table, records, verdict, _LIMITS, {**settings, "p": p}, lambda ax: _draw(ax, table))
+
+
+def _records(data: Splits, ours: Outcome, theirs: Outcome) -> pd.DataFrame:
+    import pandas as pd
+
+    labels = torch.from_numpy(data.test.labels)[:, None]
+    columns = {
+        "instance": np.arange(len(data.test)),
+        "label": data.test.labels,
+        "trained": ours.probabilities.gather(1, labels)[:, 0].numpy(),
+        "uniform": theirs.probabilities.gather(1, labels)[:, 0].numpy(),
+        "trained_right": ours.probabilities.argmax(-1).numpy() == data.test.labels,
+        "uniform_right": theirs.probabilities.argmax(-1).numpy() == data.test.labels,
+    }
+    return pd.DataFrame({**columns, **compared(ours, theirs)})
+
+
+def _verdict(table: pd.DataFrame, records: pd.DataFrame) -> tuple[str, float]:
+    """In words, and the p-value of the exact McNemar test."""
+    from scipy.stats import binomtest
+
+    one, two = records["trained_right"].to_numpy(), records["uniform_right"].to_numpy()
+    gained, lost = int((one & ~two).sum()), int((two & ~one).sum())
+    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    first, second = table["F1"]
+    facts = (
+        f"F1 {first:.3f} with trained and {second:.3f} with uniform attention; of {len(records)} test texts {gained} "
+        f"are right only with trained and {lost} only with uniform attention (exact McNemar p = {p:.2g})"
+    )
+    if p >= LEVEL:
+        return f"This task does not show that it needs attention: {facts}.", p
+    if gained > lost:
+        return f"Trained attention is worth something here: {facts}.", p
+    return f"Uniform attention does better here: {facts}.", p
+
+
+def _draw(ax: Axes, table: pd.DataFrame) -> None:
+    ax.bar(table["attention"].tolist(), table["F1"].to_numpy(), color=["C0", "C7"])
+    ax.set_ylabel("F1 on the test set")
+    ax.set_ylim(0, 1)

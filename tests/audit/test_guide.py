@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from attnflow import AttnFlowError, capture, flow, raw, rollout
+from attnflow.audit import Look, Recipe, guide
+from attnflow.audit.guides import guide_weights, settled, uniform_rows
+from attnflow.audit.training import trained
+
+from .tiny import RECIPE, bert, lstm, splits
+
+
+@pytest.fixture(scope="module")
+def data():
+    return splits()
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    return trained(bert, data, recipe=Recipe(epochs=1)).model
+
+
+def test_weights_that_point_to_the_deciding_word_beat_uniform_ones():
+    long = splits(length=14)
+    quick = Recipe(epochs=2, patience=2, batch=8, rate=0.01)
+    found = guide(lstm, long, width=8, recipe=Recipe(epochs=8, patience=8, batch=8, rate=0.02), training=quick)
+    scores = dict(zip(found.table["guide"], found.table["validation"], strict=True))
+    assert list(scores) == ["uniform", "own trained", "raw"]
+    assert scores["raw"] > scores["uniform"]
+    assert len(found.records) == 3 * len(long.test)
+    assert "raw" in found.verdict
+    found.plot()
+
+
+def test_a_transformers_guides_and_an_adversary(data, tmp_path):
+    options = {"width": 8, "folder": tmp_path, "recipe": RECIPE, "training": Recipe(epochs=1)}
+    found = guide(bert, data, adversary=0.1, imposters=Recipe(epochs=1), **options)
+    assert found.table["guide"].tolist() == ["uniform", "own trained", "raw", "rollout", "flow", "adversary"]
+    assert "raw attention" in found.verdict
+
+    def never(done, total):
+        raise AssertionError("computed again")
+
+    again = guide(bert, data, adversary=0.1, imposters=Recipe(epochs=1), progress=never, **options)
+    assert again.table.equals(found.table)
+    assert sorted(p.name for p in (tmp_path / "guides-0").iterdir()) == [
+        "flow.safetensors", "raw.safetensors", "rollout.safetensors"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "function"), [("raw", raw), ("rollout", rollout), ("flow", flow)])
+def test_guides_are_the_librarys_own_rows_without_special_tokens(data, model, method, function):
+    found = guide_weights(method, model, data, Look())
+    for i in (0, 5):
+        ids = list(data.valid.ids[i])
+        row = function(capture(model, None, ids), layer=-1, position=0).scores[-1]
+        expected = np.concatenate([[0], row[1:-1] / row[1:-1].sum(), [0]])
+        np.testing.assert_allclose(found["valid"][i], expected, atol=1e-5)
+
+
+def test_the_gradient_guides_too(data, model):
+    from dataclasses import replace
+
+    few = replace(data, train=data.test, valid=data.test)
+    found = guide_weights("gradient", model, few, Look())
+    assert all(row.sum().item() == pytest.approx(1, abs=1e-5) for row in found["test"])
+
+
+def test_weights_sum_to_one_and_none_is_on_a_special_token(data):
+    rows = uniform_rows(data)["train"]
+    assert rows[0][0] == rows[0][-1] == 0 and rows[0].sum().item() == pytest.approx(1)
+    empty = settled([torch.zeros(len(x)) for x in data.test.ids], data.test, data)
+    torch.testing.assert_close(empty[0], uniform_rows(data)["test"][0])
+
+
+def test_weights_of_another_model_are_refused(data, model, tmp_path):
+    path = tmp_path / "raw.safetensors"
+    guide_weights("raw", model, data, Look(), path, "one")
+    with pytest.raises(AttnFlowError, match="of one', and 'raw .* of two' were asked for.*another folder="):
+        guide_weights("raw", model, data, Look(), path, "two")
+
+
+def test_bad_choices_are_refused(data, model):
+    with pytest.raises(AttnFlowError, match="guide 'lime' is not known. Use 'raw', 'rollout'"):
+        guide(lstm, data, guides=["lime"])
+    with pytest.raises(AttnFlowError, match="guide 'lime' is not known"):
+        guide_weights("lime", model, data, Look())
+    with pytest.raises(AttnFlowError, match="adversary=-1"):
+        guide(lstm, data, adversary=-1)
+    with pytest.raises(AttnFlowError, match="convention='x'"):
+        guide(lstm, data, convention="x")
+    with pytest.raises(AttnFlowError, match="Pass residual='none'"):
+        guide(lstm, data, guides=["rollout"], recipe=Recipe(epochs=1))

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from attnflow import AttnFlowError
+from attnflow.audit import Finding, Look, Recipe, imposter, seeds
+from attnflow.audit.imposter import Target, copied
+from attnflow.audit.training import trained
+
+from .tiny import RECIPE, bert, lstm, splits
+
+LONGER = Recipe(epochs=15, patience=15, batch=8, rate=0.02)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return splits()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("imposter")
+
+
+@pytest.fixture(scope="module")
+def finding(data, folder):
+    return imposter(lstm, data, penalties=[0.0, 0.05, 1.0], folder=folder, recipe=RECIPE, training=LONGER)
+
+
+def test_without_a_penalty_it_predicts_like_the_base_and_with_one_it_attends_elsewhere(finding):
+    curve = finding.table[finding.table["model"] == "imposter"]
+    assert curve["TVD"].iloc[0] < 0.05
+    assert (np.diff(curve["JSD"]) > 0).all() and curve["JSD"].iloc[-1] > 0.3
+    np.testing.assert_allclose(curve["TVD scalar"], curve["TVD"] / 2, atol=1e-6)
+    assert finding.table["λ"].tolist() == ["nan", "0", "0.05", "1"]
+    assert "λ" in finding.verdict and "batch" in finding.limits[0]
+
+
+def test_other_findings_join_the_curve(data, folder):
+    points = pd.DataFrame({"instance": [0, 1], "jsd": [0.3, 0.5], "tvd": [0.01, 0.0]})
+    adversaries = Finding("adversary", points, points, "", ())
+    others = seeds(lstm, data, seeds=[1], folder=folder, recipe=RECIPE)
+    found = imposter(
+        lstm,
+        data,
+        penalties=[1.0],
+        folder=folder,
+        recipe=RECIPE,
+        training=LONGER,
+        adversaries=adversaries,
+        seeds=others,
+    )
+    assert found.table["model"].tolist() == ["base", "imposter", "per-instance adversaries", "other seeds"]
+    assert found.table["JSD"].iloc[2] == pytest.approx(0.4)
+    labels = [t.get_text() for t in found.plot().get_legend().get_texts()]
+    assert labels == ["imposters, one for each λ", "per-instance adversaries", "other seeds"]
+
+
+def test_the_loss_is_the_papers(data):
+    base = trained(lstm, data, recipe=Recipe(epochs=1))
+    target = Target.of(base.model, data, Look())
+    seen = []
+
+    def factory(seed):
+        model = lstm()
+        model.register_forward_hook(lambda m, a, out: seen.append(m.state_dict()["score.bias"].clone()))
+        return model
+
+    recipe = Recipe(epochs=1, batch=64, rate=1e-6)
+    found = copied(
+        factory, data, base, target, 0.1, seed=0, folder=None, recipe=recipe, look=Look(), convention="scalar"
+    )
+    from attnflow.audit.training import build
+
+    start = build(lstm, 0)
+    total = 0.0
+    for i, ids in enumerate(data.train.ids):
+        out = start(torch.tensor([ids]), output_attentions=True)
+        p, q = out.logits.softmax(-1)[0], target.train.probabilities[i]
+        a, b = out.attentions[0][0, 0, 0, 1:-1], target.train.attention[i][1:-1]
+        total += float(0.5 * abs(p[1] - q[1]) - 0.1 * (a * (a / b).log()).sum())
+    assert found.history[0]["loss"] == pytest.approx(total, abs=1e-4)
+
+
+def test_a_transformer_runs(data):
+    found = imposter(bert, data, penalties=[0.5], recipe=RECIPE)
+    assert found.table["JSD"].iloc[1] > 0
+    assert len(found.records) == len(data.test)
+
+
+def test_bad_choices_are_refused(data, finding):
+    with pytest.raises(AttnFlowError, match="penalties is empty"):
+        imposter(lstm, data, penalties=[])
+    with pytest.raises(AttnFlowError, match="λ = -1.*use 0 or more"):
+        imposter(lstm, data, penalties=[-1])
+    with pytest.raises(AttnFlowError, match="convention='half' is not known. Use 'exact' or 'scalar'"):
+        imposter(lstm, data, convention="half")
+    bare = Finding("uniform", pd.DataFrame(), pd.DataFrame({"F1": [1.0]}), "", ())
+    with pytest.raises(AttnFlowError, match="'uniform' have no columns jsd and tvd.*adversary"):
+        imposter(lstm, data, penalties=[0.0], recipe=Recipe(epochs=1), adversaries=bare)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attnflow import AttnFlowError
+from attnflow.audit import seeds
+from attnflow.audit.seeds import by_bin
+
+from .tiny import RECIPE, bert, lstm, splits
+
+
+@pytest.fixture(scope="module")
+def data():
+    return splits()
+
+
+def test_the_same_seed_is_no_distance_away(data):
+    finding = seeds(lstm, data, seeds=[0, 1], recipe=RECIPE)
+    own = finding.records[finding.records["seed"] == 0]
+    assert own["jsd"].max() < 1e-6 and own["tvd"].max() == 0
+    assert finding.records[finding.records["seed"] == 1]["jsd"].mean() > 1e-4
+    assert finding.table["seed"].tolist() == ["0 (base)", "0", "1"]
+    assert "over 2 other seeds" in finding.verdict
+    bins = by_bin(finding.records)
+    assert bins["n"].sum() == len(finding.records) == 2 * len(data.test)
+    finding.plot()
+
+
+def test_runs_are_shared_in_a_folder(data, tmp_path):
+    first = seeds(bert, data, seeds=[1], folder=tmp_path, recipe=RECIPE)
+
+    def never(done, total):
+        raise AssertionError("trained again")
+
+    again = seeds(bert, data, seeds=[1], folder=tmp_path, recipe=RECIPE, progress=never)
+    np.testing.assert_array_equal(first.records["jsd"], again.records["jsd"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["seed-0", "seed-1"]
+
+
+def test_no_seeds_are_refused(data):
+    with pytest.raises(AttnFlowError, match="seeds is empty"):
+        seeds(lstm, data, seeds=[])

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attnflow.audit import uniform
+from attnflow.audit.scores import Look, outcome, uniform_weights
+from attnflow.audit.training import CHECKPOINT, build
+
+from .tiny import RECIPE, bert, lstm, splits
+
+
+@pytest.fixture(scope="module")
+def data():
+    return splits()
+
+
+@pytest.fixture(scope="module")
+def found(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uniform")
+    return uniform(lstm, data, folder=folder, recipe=RECIPE), folder
+
+
+def test_table_and_verdict(found, data):
+    finding, folder = found
+    assert finding.table["attention"].tolist() == ["trained", "uniform"]
+    assert len(finding.records) == len(data.test)
+    assert "McNemar" in finding.verdict and f"{finding.table['F1'][0]:.3f}" in finding.verdict
+    assert (folder / "seed-0" / CHECKPOINT).is_file() and (folder / "uniform-0" / CHECKPOINT).is_file()
+    half = finding.records["tvd"] / 2
+    assert finding.records["tvd_scalar"].to_numpy() == pytest.approx(half.to_numpy(), abs=1e-6)
+    finding.plot()
+    assert "<svg" in finding.to_html()
+
+
+def test_it_resumes_to_the_same(found, data):
+    finding, folder = found
+    again = uniform(lstm, data, folder=folder, recipe=RECIPE)
+    assert again.table.equals(finding.table)
+
+
+def test_the_swap_is_the_models_own_uniform_attention(data):
+    model, own = build(lstm, 0), build(lambda s: lstm(attention="uniform"), 0)
+    own.load_state_dict(model.state_dict())
+    swapped = outcome(model, data.test, 0, Look(), uniform_weights)
+    expected = outcome(own, data.test, 0, Look())
+    torch.testing.assert_close(swapped.probabilities, expected.probabilities)
+    torch.testing.assert_close(swapped.attention[0], expected.attention[0])
+
+
+def test_a_transformer_is_uniform_in_every_layer_while_it_trains(data):
+    seen = []
+
+    def watch(call, weights):
+        changed = uniform_weights(call, weights)
+        seen.append((call.layer, changed))
+        return changed
+
+    model = build(bert, 0).train()
+    batch = next(data.train.batches(4, 0))
+    from attnflow.capture import live
+
+    with live(model, watch):
+        model(batch.ids, batch.mask, labels=batch.labels).loss.backward()
+    assert [layer for layer, _ in seen] == [0, 1]
+    expected = (batch.mask / batch.mask.sum(1, keepdim=True))[:, None, None].expand(seen[0][1].shape)
+    for _, weights in seen:
+        torch.testing.assert_close(weights, expected)
+    # The scores have no part in the output, so that nothing is learned in them; the values are.
+    attention = model.bert.encoder.layer[1].attention.self
+    assert attention.value.weight.grad.abs().max() > 0
+    assert attention.query.weight.grad is None or attention.query.weight.grad.abs().max() == 0
+
+
+def test_a_transformer_runs(data):
+    finding = uniform(bert, data, recipe=RECIPE, look=Look((0, 1)))
+    assert finding.records["jsd"].between(0, 0.6932).all()

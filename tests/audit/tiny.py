@@ -1,0 +1,43 @@
+"""Data where one word decides, and small models that learn it in a second."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnflow.audit import LSTMClassifier, LSTMConfig, Recipe, Splits
+from attnflow.probes.vocabulary import word_tokenizer
+
+FILLERS = [f"w{i}" for i in range(6)]
+TOKENIZER = word_tokenizer(["good", "bad", *FILLERS])
+RECIPE = Recipe(epochs=6, patience=6, batch=8, rate=0.02)
+
+
+def texts(count, seed, length=5):
+    """Fillers with "good" (1) or "bad" (0) somewhere among them."""
+    rng = np.random.default_rng(seed)
+    labels = [int(x) for x in rng.permutation(np.arange(count) % 2)]
+    made = []
+    for label in labels:
+        words = list(rng.choice(FILLERS, length + int(rng.integers(0, 3))))
+        words[int(rng.integers(len(words)))] = ("bad", "good")[label]
+        made.append(" ".join(words))
+    return made, labels
+
+
+def splits(train=64, valid=32, test=32, length=5):
+    return Splits.of(TOKENIZER, texts(train, 1, length), texts(valid, 2, length), texts(test, 3, length))
+
+
+def lstm(seed=0, **options):
+    sizes = {"vocab_size": len(TOKENIZER), "embedding_size": 8, "hidden_size": 6, **options}
+    return LSTMClassifier(LSTMConfig(**sizes))
+
+
+def bert(seed=0, dropout=0.1):
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=len(TOKENIZER), hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12,
+        max_position_embeddings=16, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+    )  # fmt: skip
+    return BertForSequenceClassification(config)
