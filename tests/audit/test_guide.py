@@ -78,7 +78,7 @@ def test_weights_sum_to_one_and_none_is_on_a_special_token(data):
 def test_weights_of_another_model_are_refused(data, model, tmp_path):
     path = tmp_path / "raw.safetensors"
     guide_weights("raw", model, data, Look(), path, "one")
-    with pytest.raises(AttnFlowError, match="of one', and 'raw .* of two' were asked for.*another folder="):
+    with pytest.raises(AttnFlowError, match="of one., and .raw .* of two. were asked for.*another folder="):
         guide_weights("raw", model, data, Look(), path, "two")
 
 
