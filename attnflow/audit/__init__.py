@@ -1,14 +1,18 @@
 """Is attention explanation, here? The experiments of the debate, each one call on the user's own model.
 
+``correlation``, ``permutation`` and ``adversary`` take a model, its tokenizer and texts (Jain & Wallace 2019).
 ``uniform``, ``seeds``, ``guide`` and ``imposter`` train (Wiegreffe & Pinter 2019): they take a factory of models and
 :class:`Splits`. ``LSTMClassifier`` is the papers' own model.
 """
 
+from attnflow.audit.adversary import adversary
 from attnflow.audit.config import LSTMConfig
+from attnflow.audit.correlation import correlation
 from attnflow.audit.finding import Finding
 from attnflow.audit.guide import guide
 from attnflow.audit.imposter import imposter
 from attnflow.audit.lstm import LSTMClassifier
+from attnflow.audit.permutation import permutation
 from attnflow.audit.scores import Look
 from attnflow.audit.seeds import seeds
 from attnflow.audit.splits import Splits
@@ -23,9 +27,12 @@ __all__ = [
     "Recipe",
     "Splits",
     "Trained",
+    "adversary",
+    "correlation",
     "fit",
     "guide",
     "imposter",
+    "permutation",
     "seeds",
     "trained",
     "uniform",
