@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnflow.audit.splits import length_batches
 from attnflow.probes import data, grammar
 from attnflow.probes.config import LABELS, VerbNumberConfig
 from attnflow.probes.data import VerbExample
@@ -46,21 +47,6 @@ def load(folder: Path | None, limit: int | None, seed: int) -> tuple[Any, Set, S
     return tokenizer, encode(train, tokenizer), encode(valid, tokenizer)
 
 
-def batches(ids: list[list[int]], size: int, rng: np.random.Generator | None) -> list[np.ndarray]:
-    """Index batches of like length, in random order; in order of length without a generator."""
-    lengths = np.array([len(x) for x in ids])
-    if rng is None:
-        order = np.argsort(lengths, kind="stable")
-        return np.array_split(order, max(1, len(order) // size))
-    order = rng.permutation(len(ids))
-    out: list[np.ndarray] = []
-    for part in np.array_split(order, max(1, len(order) // (size * 100))):
-        part = part[np.argsort(lengths[part], kind="stable")]
-        out += np.array_split(part, max(1, len(part) // size))
-    rng.shuffle(out)
-    return out
-
-
 def collate(ids: list[list[int]], chosen: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
     longest = max(len(ids[i]) for i in chosen)
     x = torch.zeros(len(chosen), longest, dtype=torch.long)
@@ -73,7 +59,7 @@ def collate(ids: list[list[int]], chosen: np.ndarray) -> tuple[torch.Tensor, tor
 def accuracy(model: VerbNumberModel, ids: list[list[int]], labels: np.ndarray) -> float:
     model.eval()
     right = 0
-    for chosen in batches(ids, 256, None):
+    for chosen in length_batches([len(x) for x in ids], 256, None):
         x, mask = collate(ids, chosen)
         right += int((model(x, mask).logits.argmax(-1).numpy() == labels[chosen]).sum())
     model.train()
@@ -114,7 +100,9 @@ class Run:
         """Go once through the training set."""
         o, (ids, labels) = self.options, self.train
         torch.manual_seed(1000 * o.seed + int(self.state["epoch"]))
-        order = batches(ids, o.batch, np.random.default_rng([o.seed, int(self.state["epoch"])]))
+        order = length_batches(
+            [len(x) for x in ids], o.batch, np.random.default_rng([o.seed, int(self.state["epoch"])])
+        )
         losses, start = [], time.time()
         for n, chosen in enumerate(order, 1):
             for group in self.optimiser.param_groups:

