@@ -1,4 +1,4 @@
-"""The command line: ``attnflow explain | compare | probe | models | demo``."""
+"""The command line: ``attnflow explain | compare | probe | audit | models | demo``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from attnflow.audit.command import audit_command
 from attnflow.compare.command import compare_command
 from attnflow.console import check_out, position_of
 from attnflow.errors import AttnFlowError
@@ -31,6 +32,7 @@ SUFFIXES = (".html", ".png", ".pdf", ".svg", ".csv", ".json", ".safetensors")
 
 app.command(name="compare")(compare_command)
 app.add_typer(probe_app, name="probe")
+app.command(name="audit")(audit_command)
 
 
 def _version(value: bool) -> None:

@@ -1,0 +1,82 @@
+"""Models for the experiments that train: the papers' own, a small transformer, or any model to fine-tune."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from attnflow.audit.config import LSTMConfig
+from attnflow.audit.lstm import LSTMClassifier
+from attnflow.audit.training import Factory
+from attnflow.errors import InputError
+
+
+def vocabulary_of(texts: Sequence[str], least: int = 1) -> list[str]:
+    """The words that occur ``least`` times or more, the most frequent first.
+
+    >>> vocabulary_of(["a good film", "a bad film"], least=2)
+    ['a', 'film']
+    """
+    from attnflow.probes.vocabulary import word_tokenizer
+
+    split = word_tokenizer([]).backend_tokenizer
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(word for word, _ in split.pre_tokenizer.pre_tokenize_str(text.lower()))
+    return [word for word, count in counts.most_common() if count >= least]
+
+
+def lstm(vocabulary: int, classes: int = 2, width: int = 128) -> Factory:
+    """A factory of the papers' model: embedding, BiLSTM, additive attention, linear (Jain & Wallace 2019, section 3).
+
+    >>> type(lstm(20)(0)).__name__
+    'LSTMClassifier'
+    """
+    return lambda seed: LSTMClassifier(LSTMConfig(vocabulary, width, width, num_labels=classes))
+
+
+def transformer(vocabulary: int, classes: int = 2, width: int = 128, layers: int = 2, positions: int = 512) -> Factory:
+    """A factory of small BERT encoders with a classifier on [CLS], from scratch."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config: Any = BertConfig
+    build: Any = BertForSequenceClassification  # typed as Any: transformers' constructors are untyped
+    sizes = {
+        "vocab_size": vocabulary, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 4,
+        "intermediate_size": 2 * width, "max_position_embeddings": positions, "num_labels": classes,
+    }  # fmt: skip
+    return lambda seed: build(config(**sizes))
+
+
+def pretrained(name: str, classes: int = 2) -> Factory:
+    """A factory that loads the weights of a hub name or folder each time; what they lack (the head) is drawn anew."""
+    from transformers import AutoModelForSequenceClassification
+
+    def make(seed: int) -> Any:
+        with _said(name, f"a classifier of {classes} classes"):
+            return AutoModelForSequenceClassification.from_pretrained(name, num_labels=classes)
+
+    return make
+
+
+def pretrained_tokenizer(name: str) -> Any:
+    """The tokenizer of a hub name or folder."""
+    from transformers import AutoTokenizer
+
+    with _said(name, "a tokenizer"):
+        return AutoTokenizer.from_pretrained(name)
+
+
+@contextmanager
+def _said(name: str, what: str) -> Iterator[None]:
+    """The first line of what transformers says, and a way that needs nothing to be loaded."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"{name!r} could not be loaded as {what}: {reason} Name a model to fine-tune, or train one from "
+            "nothing:  attnflow audit all transformer DATA"
+        ) from error

@@ -1,0 +1,44 @@
+"""The report on all findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from attnflow.audit import Finding
+from attnflow.audit.report import QUESTIONS, summary, to_html, write_report
+from attnflow.errors import FileError
+
+
+def finding(name: str, verdict: str = "Yes.") -> Finding:
+    table = pd.DataFrame({"x": [1.0]})
+    return Finding(name, table, table, verdict, ("Little.",), {"seed": 0}, lambda ax: ax.plot([0, 1]) and None)
+
+
+FOUND = [finding("uniform"), finding("correlation", "No <b>.")]
+
+
+def test_the_summary_answers_every_question_in_the_order_of_the_debate():
+    assert summary(FOUND) == [(QUESTIONS["correlation"], "No <b>."), (QUESTIONS["uniform"], "Yes.")]
+
+
+def test_html_escapes_what_it_is_told():
+    page = to_html(FOUND, "<title>", {"Model": "<i>"})
+    assert "No &lt;b&gt;." in page and "<b>." not in page and "&lt;i&gt;" in page and page.count("<svg") == 2
+
+
+def test_markdown_has_its_figures_beside_it(tmp_path: Path):
+    written = write_report(FOUND, tmp_path / "report.md", "Audit", {"Model": "m"})
+    assert [p.name for p in written] == ["report.md", "report-uniform.svg", "report-correlation.svg"]
+    text = written[0].read_text()
+    assert "](report-uniform.svg)" in text and "## In short" in text and "Settings: seed = 0." in text
+
+
+def test_nothing_is_written_if_one_file_is_in_the_way(tmp_path: Path):
+    (tmp_path / "report-correlation.svg").write_text("mine")
+    with pytest.raises(FileError, match="exists already"):
+        write_report(FOUND, tmp_path / "report.md", "Audit", {})
+    assert [p.name for p in tmp_path.iterdir()] == ["report-correlation.svg"]
+    write_report(FOUND, tmp_path / "report.md", "Audit", {}, overwrite=True)
