@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from attnflow.audit.command import audit_command
+from attnflow.audit_command import audit_command
 from attnflow.compare.command import compare_command
 from attnflow.console import check_out, position_of
 from attnflow.errors import AttnFlowError

@@ -1,4 +1,7 @@
-"""``attnflow audit``: the experiments of the debate from the command line."""
+"""``attnflow audit``: the experiments of the debate from the command line.
+
+Apart from the package of the experiments, whose models take long to import, so that other commands start at once.
+"""
 
 from __future__ import annotations
 
