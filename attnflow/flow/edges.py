@@ -55,40 +55,68 @@ def edge_flow(stack: Any, height: int, row: int, sink: int) -> EdgeFlow:
     >>> e.cut_edges("sink"), e.cut_edges("source")
     ([(0, 0, 1), (0, 1, 1)], [(1, 0, 0), (1, 0, 1)])
     """
-    caps = stack if isinstance(stack, Capacities) else integers(stack)
-    if not (1 <= height <= caps.steps and 0 <= row < caps.n and 0 <= sink < caps.n):
-        raise SelectionError(
-            f"height={height}, row={row}, sink={sink}, but there are heights 1 to {caps.steps} and nodes 0 to "
-            f"{caps.n - 1}."
-        )
-    caps = caps.upto(height)
-    flow = _conserved(_preflow(caps, row, sink), caps, row, sink)
-    value = caps.floats(flow[0, :, sink].sum())
-    near_source, near_sink = _cuts(caps.cap, flow, row, sink)
-    return EdgeFlow(float(value), caps.floats(flow), flow, near_source, near_sink)
+    return EdgeFlows(stack).pair(height, row, sink)
 
 
-def _preflow(caps: Capacities, row: int, sink: int) -> Ints:
-    """The preflow of one pair, without the source's own edges: ``[height, n, n]``."""
-    from attnflow.flow.compiled import columns, workspace
+class EdgeFlows:
+    """Flows of many pairs of one network: what they share is made once.
 
-    n, steps = caps.n, caps.steps
-    wanted = np.full(steps + 1, -1, np.int64)
-    wanted[steps] = 0
-    others = np.full((1, n), 2**62, np.int64)  # a lower bound that settles all rows but one
-    others[0, row] = -1
-    space = workspace(n, steps)
-    order = orders(caps, np.array([sink]))
-    columns(
-        np.ascontiguousarray(caps.cap).reshape(-1), np.ascontiguousarray(caps.rowsum).reshape(-1), n, steps,
-        np.array([sink]), order, wanted, others, False, True, 0, 1, np.zeros((1, 1, n), np.int64),
-        np.zeros((1, 1, n), np.int8), np.zeros((1, 1, n, (steps - 1) * ((n + 63) // 64)), np.uint64), *space,
-    )  # fmt: skip
-    found = np.where(unpack(space[7].reshape(steps, n, -1), n), space[2].reshape(steps, n, n), 0)
-    preflow = np.zeros_like(found)
-    for h in range(steps - 1):
-        preflow[h][np.ix_(order[0, h + 1], order[0, h])] = found[h]
-    return preflow
+    >>> flows = EdgeFlows([[[0.5, 0.5], [0.5, 0.5]]] * 2)
+    >>> [flows.pair(2, 0, sink).value for sink in (0, 1)]
+    [1.0, 1.0]
+    """
+
+    def __init__(self, stack: Any) -> None:
+        caps = stack if isinstance(stack, Capacities) else integers(stack)
+        self.caps = caps.replaced(np.ascontiguousarray(caps.cap))
+        self._orders: dict[int, Ints] = {}
+        self._spaces: dict[int, tuple[Any, ...]] = {}
+
+    def pair(self, height: int, row: int, sink: int) -> EdgeFlow:
+        """The flow from node ``(height, row)`` to input ``sink``: the same as by :func:`edge_flow`."""
+        steps, n = self.caps.steps, self.caps.n
+        if not (1 <= height <= steps and 0 <= row < n and 0 <= sink < n):
+            raise SelectionError(
+                f"height={height}, row={row}, sink={sink}, but there are heights 1 to {steps} and nodes 0 to {n - 1}."
+            )
+        caps = self.caps.upto(height)
+        flow = _conserved(self._preflow(caps, row, sink), caps, row, sink)
+        value = caps.floats(flow[0, :, sink].sum())
+        near_source, near_sink = _cuts(caps.cap, flow, row, sink)
+        return EdgeFlow(float(value), caps.floats(flow), flow, near_source, near_sink)
+
+    def _order(self, sink: int, steps: int) -> Ints:
+        """The engine's order of the nodes; that of a height depends on the steps below it only."""
+        if sink not in self._orders:
+            self._orders[sink] = orders(self.caps, np.array([sink]))
+        order = self._orders[sink][:, : steps + 1].copy()
+        order[0, steps] = np.arange(self.caps.n)
+        return order
+
+    def _preflow(self, caps: Capacities, row: int, sink: int) -> Ints:
+        """The preflow of one pair, without the source's own edges: ``[height, n, n]``."""
+        from attnflow.flow.compiled import columns, workspace
+
+        n, steps = caps.n, caps.steps
+        wanted = np.full(steps + 1, -1, np.int64)
+        wanted[steps] = 0
+        others = np.full((1, n), 2**62, np.int64)  # a lower bound that settles all rows but one
+        others[0, row] = -1
+        if steps not in self._spaces:
+            self._spaces[steps] = workspace(n, steps)
+        space = self._spaces[steps]
+        order = self._order(sink, steps)
+        columns(
+            caps.cap.reshape(-1), caps.rowsum.reshape(-1), n, steps,
+            np.array([sink]), order, wanted, others, False, True, 0, 1, np.zeros((1, 1, n), np.int64),
+            np.zeros((1, 1, n), np.int8), np.zeros((1, 1, n, (steps - 1) * ((n + 63) // 64)), np.uint64), *space,
+        )  # fmt: skip
+        used = unpack(space[7].reshape(steps, n, -1)[: steps - 1], n)
+        at = np.flatnonzero(used)
+        h, i, k = np.unravel_index(at, used.shape)
+        preflow = np.zeros(caps.cap.shape, np.int64)
+        preflow[h, order[0, h + 1, i], order[0, h, k]] = space[2][at]
+        return preflow
 
 
 def _conserved(flow: Ints, caps: Capacities, row: int, sink: int) -> Ints:
@@ -98,11 +126,11 @@ def _conserved(flow: Ints, caps: Capacities, row: int, sink: int) -> Ints:
         flow[0, row, sink] = caps.cap[0, row, sink]
         return flow
     for h in range(1, steps - 1):
-        for i in np.flatnonzero(flow[h].sum(0) > flow[h - 1].sum(1)):
-            stuck = flow[h, :, i].sum() - flow[h - 1, i].sum()
-            kept = np.cumsum(flow[h, :, i]) - flow[h, :, i]
-            room = flow[h, :, i].sum() - stuck
-            flow[h, :, i] = np.clip(room - kept, 0, flow[h, :, i])
+        sent = flow[h - 1].sum(1)
+        stuck = np.flatnonzero(flow[h].sum(0) > sent)
+        if len(stuck):
+            gets = flow[h][:, stuck]
+            flow[h][:, stuck] = np.clip(sent[stuck] - (np.cumsum(gets, 0) - gets), 0, gets)
     flow[steps - 1, row] = flow[steps - 2].sum(1)
     return flow
 
@@ -121,10 +149,17 @@ def _cuts(cap: Ints, flow: Ints, row: int, sink: int) -> tuple[Mask, Mask]:
 def _closure(nodes: Mask, down: Mask, up: Mask) -> Mask:
     """All nodes joined to ``nodes``: from above by the edges ``down``, from below by the edges ``up``."""
     steps = len(down)
-    while True:
-        before = nodes.sum()
-        for h in (*range(steps - 1, -1, -1), *range(steps)):
-            nodes[h] |= (nodes[h + 1][:, None] & down[h]).any(0)
-            nodes[h + 1] |= (nodes[h][None, :] & up[h]).any(1)
-        if nodes.sum() == before:
-            return nodes
+    sent_down, sent_up = np.zeros((2, *nodes.shape), bool)  # whose edges were followed already
+
+    def follow(h: int, sent: Mask, edges: Mask, to: int, axis: int) -> None:
+        new = np.flatnonzero(nodes[h] & ~sent[h])
+        if len(new):
+            sent[h, new] = True
+            nodes[to] |= edges.take(new, axis).any(axis)
+
+    while not (sent_down[1:] | ~nodes[1:]).all() or not (sent_up[:-1] | ~nodes[:-1]).all():
+        for h in range(steps, 0, -1):
+            follow(h, sent_down, down[h - 1], h - 1, 0)
+        for h in range(steps):
+            follow(h, sent_up, up[h], h + 1, 1)
+    return nodes

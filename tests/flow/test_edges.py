@@ -3,7 +3,7 @@ import pytest
 
 from attnflow.errors import SelectionError
 from attnflow.flow.certificate import cut_capacity
-from attnflow.flow.edges import edge_flow
+from attnflow.flow.edges import EdgeFlows, edge_flow
 from attnflow.flow.integers import integers
 from attnflow.flow.solver import solve
 from tests.flow.networks import instances
@@ -42,6 +42,15 @@ def test_the_two_cuts_differ_where_the_bottleneck_is_not_unique():
     assert e.cut_edges("source") == [(2, 0, 0)] and e.cut_edges("sink") == [(0, 0, 0)]
     with pytest.raises(SelectionError):
         e.cut_edges("middle")
+
+
+def test_many_pairs_of_one_network_have_the_flows_that_each_has_alone():
+    stack = dict(instances(np.random.default_rng(3), 4, 9))["softmax 2"]
+    flows = EdgeFlows(stack)
+    for height, row, sink in ((4, 0, 2), (2, 3, 2), (4, 8, 2), (1, 1, 0), (3, 5, 7), (4, 0, 2)):
+        one, alone = flows.pair(height, row, sink), edge_flow(stack, height, row, sink)
+        assert np.array_equal(one.units, alone.units)
+        assert np.array_equal(one.near_source, alone.near_source) and np.array_equal(one.near_sink, alone.near_sink)
 
 
 def test_edge_flow_out_of_range():
