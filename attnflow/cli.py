@@ -181,7 +181,8 @@ def _explain(
     from attnflow.views.terminal import footer, highlight, tables
 
     with _console().status("Running the model"):
-        results = run(model, tokenizer, text, methods=methods, **options)
+        page = out is not None and out.suffix == ".html"
+        results = run(model, tokenizer, text, methods=methods, every_head=page, **options)
     # The layer is taken before special tokens are dropped, so that the share in the footer is that layer's.
     shown = [_shaped(_at(r, layer), words, drop_special) for r in results]
     console = Console()

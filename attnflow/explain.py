@@ -14,6 +14,8 @@ from attnflow.sources import Heads
 from attnflow.words import Tokens
 
 METHODS = ("raw", "rollout", "flow", "gradient", "blankout")
+# Tokens up to which all heads are kept for a page: 38 MB for 12 layers of 12 heads.
+LONGEST = 256
 
 
 def explain(
@@ -24,32 +26,37 @@ def explain(
     position: int | str | None = None,
     heads: Heads = "mean",
     residual: Residual = 0.5,
+    every_head: bool = False,
 ) -> list[Relevance]:
     """Scores of each method for one output position: attention at every layer, from one run of the model.
 
     ``position=None`` takes the position that classifiers read ("cls") where there is one, else the last. "gradient"
     and "blankout" score the inputs by what the model predicted, as :func:`attnflow.gradient` and
-    :func:`attnflow.blankout` do.
+    :func:`attnflow.blankout` do. ``every_head`` keeps the attention of all heads with the results, for a page that can
+    switch between them; of long texts it is not kept.
     """
     from attnflow.capture import capture
 
-    attention = capture(model, tokenizer, text, heads=heads)
+    keep = every_head and len(tokenizer(text)["input_ids"]) <= LONGEST
+    attention = capture(model, tokenizer, text, heads="all" if keep else heads)
     rows = (attention["decoder"] if "decoder" in attention.blocks else attention.only).queries
     place = pick_position(_default_position(rows) if position is None else position, rows)
-    by_attention = _by_attention(attention, place, residual)
+    by_attention = _by_attention(attention, heads, place, residual)
     by_model = _by_model(model, tokenizer, text, None if position is None else place)
     return [(by_attention | by_model)[name]() for name in methods]
 
 
-def _by_attention(attention: Attention, position: int, residual: Residual) -> dict[str, Callable[[], Relevance]]:
+def _by_attention(
+    attention: Attention, heads: Heads, position: int, residual: Residual
+) -> dict[str, Callable[[], Relevance]]:
     from attnflow.flow import flow
     from attnflow.raw import raw
     from attnflow.rollout import rollout
 
     return {
-        "raw": lambda: raw(attention, position=position),
-        "rollout": lambda: rollout(attention, position=position, residual=residual),
-        "flow": lambda: flow(attention, position=position, residual=residual),
+        "raw": lambda: raw(attention, heads=heads, position=position),
+        "rollout": lambda: rollout(attention, heads=heads, position=position, residual=residual),
+        "flow": lambda: flow(attention, heads=heads, position=position, residual=residual),
     }
 
 

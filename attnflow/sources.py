@@ -40,8 +40,8 @@ def each(
     found, single = attentions(source, tokenizer, text, heads=heads, sinks=sinks, tokens=tokens, **options)
     if block is not None:
         found = [a.block(block) for a in found]
-    ready = [_reduced(a, heads) for a in found]
-    results = [replace(method(a), attention=a) for a in ready]
+    # The result keeps the heads where they are there: a page can show each of them.
+    results = [replace(method(reduced(a, heads)), attention=a) for a in found]
     return results[0] if single else results
 
 
@@ -101,7 +101,7 @@ def _kind(source: Any) -> str:
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
-def _reduced(attention: Attention, heads: Heads | None) -> Attention:
+def reduced(attention: Attention, heads: Heads | None) -> Attention:
     """One matrix a layer; asking for heads that are no longer there is an error."""
     if attention.heads == "all":
         chosen = "mean" if heads is None else heads

@@ -26,7 +26,9 @@ LAYER = 2  # the last layer of the demo model is saturated: its picture would sa
 
 def text_page() -> str:
     """The demo sentence, all methods."""
-    return document(explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=METHODS), layer=LAYER)
+    return document(
+        explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=METHODS, every_head=True), layer=LAYER
+    )
 
 
 def towers_page() -> str:
@@ -43,14 +45,15 @@ def towers_page() -> str:
         weights.data *= 3 if weights.ndim == 2 else 1
     words = {"input_ids": demo.SENTENCE, "decoder_input_ids": "a man is near"}
     inputs = {name: tokenizer(text, return_tensors="pt").input_ids for name, text in words.items()}
-    return flow(capture(model, tokenizer, inputs=inputs), position="last").to_html()
+    return flow(capture(model, tokenizer, inputs=inputs, heads="all"), position="last").to_html()
 
 
 def shoot(browser: Any, page: Path, name: str, width: int, scheme: str) -> None:
     """One picture of a page, down to the end of its bars."""
     view = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     view.goto(page.as_uri())
-    bottom = view.locator("#key").bounding_box()
+    view.wait_for_selector("html[data-ready]", state="attached")
+    bottom = view.locator("#figure").bounding_box()
     view.screenshot(
         path=IMAGES / f"page-{name}.png",
         full_page=True,

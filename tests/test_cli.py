@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 
@@ -11,6 +10,7 @@ import pytest
 
 from attnflow import Relevance, __version__, demo, gradient, rollout
 from attnflow.cli import main
+from tests.pages import data_of
 
 TEXT = demo.SENTENCE
 
@@ -99,11 +99,14 @@ def test_every_kind_of_file(capsys, folder, tmp_path, suffix):
 def test_a_page_has_every_method_and_opens_at_the_layer_asked_for(capsys, folder, tmp_path):
     path = tmp_path / "page.html"
     assert run("explain", folder, TEXT, "--layer", "2", "--position", "1", "--drop-special", "--out", str(path)) == 0
-    data = json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(), re.S)[1])
-    assert [m["name"] for m in data["methods"]] == ["raw", "rollout", "flow", "gradient", "blankout"]
-    assert data["targets"][0] == [2, 1]
+    data = data_of(path.read_text())
+    first = data["fusions"][0]
+    assert [m["name"] for m in first["methods"]] == ["raw", "rollout", "flow", "gradient", "blankout"]
+    assert first["targets"][0] == [2, 1]
     assert data["start"] == {"words": False, "special": False}
-    assert len(data["curves"]) == 6
+    assert len(first["curves"]) == 6
+    heads = demo.model().config.num_attention_heads
+    assert [f["name"] for f in data["fusions"]] == ["mean", "max", "min", *(f"head {h}" for h in range(heads))]
     assert "blankout" in capsys.readouterr().out
 
 

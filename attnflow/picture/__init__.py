@@ -6,6 +6,7 @@ a sum of maximum flows is no flow. What is large is pruned, and every picture sa
 """
 
 from attnflow.picture.assemble import METHODS, picture
+from attnflow.picture.fusion import ways
 from attnflow.picture.records import Curve, Level, PairFlow, Picture, Target, settings_line
 
-__all__ = ["METHODS", "Curve", "Level", "PairFlow", "Picture", "Target", "picture", "settings_line"]
+__all__ = ["METHODS", "Curve", "Level", "PairFlow", "Picture", "Target", "picture", "settings_line", "ways"]

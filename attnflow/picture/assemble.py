@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,17 @@ from attnflow.correlate import correlate
 from attnflow.errors import ShapeError
 from attnflow.network import F64, Network, Residual, Step, network
 from attnflow.picture.flows import pair_flows
+from attnflow.picture.fusion import Room, head_count, name_of, ways
 from attnflow.picture.image import patches, pixels
 from attnflow.picture.records import Curve, Level, Picture, Target, settings_line
 from attnflow.raw import raw
 from attnflow.relevance import Relevance
 from attnflow.rollout import rollout
 from attnflow.select import pick_layer, pick_position
+from attnflow.sources import Heads, reduced
 from attnflow.words import Grouping, group_words
 
 METHODS = ("raw", "rollout", "flow")
-
-# A page may have 2 MB: this is about 640 kB of it.
-SCORES = 120_000
 
 
 def picture(
@@ -39,11 +39,12 @@ def picture(
     image: Any = None,
     grid: tuple[int, int] | None = None,
     pairs: int | None = None,
+    heads: Heads | Sequence[Heads] | None = None,
 ) -> Picture:
     """Assemble what a view shows.
 
     Args:
-        attention: what :func:`attnflow.capture` gave, one matrix a layer.
+        attention: what :func:`attnflow.capture` gave; with ``heads="all"`` a page can switch between heads.
         relevances: further scores of the same inputs, for instance gradients; raw attention, rollout and flow are
             computed here.
         position: the output position to start with; by default "cls" where there is one, else the last.
@@ -55,25 +56,58 @@ def picture(
         image: the input picture (a PIL image or an array), where the tokens are its patches.
         grid: rows and columns of patches; by default from the names of the tokens, else a square.
         pairs: how many pairs of target and input get an edge flow; by default what takes a few seconds.
+        heads: the ways to bring the heads down to one matrix: "mean", "max", "min" or the number of a head, or a list
+            of these, the one to start with first; by default all, as far as a page has room.
 
     >>> p = picture(Attention.of([[[0.2, 0.8], [0.5, 0.5]]] * 2, tokens=["a", "b"]), position=1)
     >>> p.targets[0].scores["flow"].tolist(), p.pairs[0, 0].value, p.complete
     ([0.5, 1.0], 0.5, True)
     """
-    net = network(attention, residual, start_layer)
+    listed = ways(attention) if heads is None else [heads] if isinstance(heads, str | int) else list(heads)
+    options: dict[str, Any] = {"residual": residual, "start_layer": start_layer}
+    room = Room() if len(listed) == 1 else Room().half()
+    made = _one(attention, listed[0], relevances, position, layer, options, curves, room, pairs)
+    # What came from attention came from one fusion of its heads; scores of the inputs as such go with all.
+    inputs = [r for r in relevances if r.layers == ("input",)]
+    scores = sum(
+        s.size for t in made.targets for part in (t.scores, t.words) for s in map(part.get, METHODS) if s is not None
+    )
+    room = Room().rest(scores, sum(len(pair.flow) for pair in made.pairs.values()), max(1, len(listed) - 1))
+    fusions = tuple(_one(attention, way, inputs, position, layer, options, curves, room, pairs) for way in listed[1:])
+    size, where = ((0, 0), ()) if image is None else patches(made.net.tokens, grid)
+    shown = None if image is None else pixels(image)
+    return replace(made, fusions=fusions, head_count=head_count(attention), image=shown, grid=size, patches=where)
+
+
+def _one(
+    attention: Attention,
+    way: Heads,
+    relevances: Sequence[Relevance],
+    position: int | str | None,
+    layer: int,
+    options: dict[str, Any],
+    curves: Sequence[Curve] | None,
+    room: Room,
+    pairs: int | None,
+) -> Picture:
+    """The picture of one way to bring the heads down."""
+    attention = reduced(attention, way)
+    net = network(attention, **options)
     row = default_position(net) if position is None else pick_position(position, net.queries)
     first = (net.layers[pick_layer(layer, net.layers)], row)
     group = group_words(net.tokens)
     others = [_fitted(r, net) for r in relevances if r.method not in METHODS or _scaled(r)]
-    places, computed = _scores(attention, net, first, residual, start_layer, len(others))
+    # Scores of the inputs as such are the same for every target and are kept once.
+    each = len(METHODS) + sum(r.layers != ("input",) for r in others)
+    columns = net.size + (len(group.members) if len(group.members) < net.size else 0)
+    places, computed = _scores(attention, net, first, options, room.scores // (columns * each))
     rows = [*computed, *others]
     targets = tuple(_target(place, rows, net, group) for place in places)
-    size, where = ((0, 0), ()) if image is None else patches(net.tokens, grid)
     return Picture(
-        net, net.stack(), _residual(net.steps), _levels(attention, net), targets, pair_flows(net, targets, pairs),
-        {_label(r): settings_line(r) for r in rows}, group,
+        net, net.stack(), _residual(net.steps), _levels(attention, net), targets,
+        pair_flows(net, targets, room, pairs), {_label(r): settings_line(r) for r in rows}, group,
         tuple(_curves(computed, others, row) if curves is None else curves), _notes(rows), attention.model,
-        None if image is None else pixels(image), size, where,
+        heads=name_of(way),
     )  # fmt: skip
 
 
@@ -116,27 +150,27 @@ def _fitted(r: Relevance, net: Network) -> Relevance:
 
 
 def _scores(
-    attention: Attention, net: Network, first: tuple[int, int], residual: Residual, start_layer: int, others: int
+    attention: Attention, net: Network, first: tuple[int, int], options: dict[str, Any], most: int
 ) -> tuple[list[tuple[int, int]], list[Relevance]]:
-    """The targets in order of interest, and raw attention, rollout and flow for (at least) these."""
+    """At most ``most`` targets in order of interest, and raw attention, rollout and flow for (at least) these."""
     from attnflow.flow import flow
 
     layers, outputs = net.layers, range(len(net.queries))
     order = [first, *((n, first[1]) for n in layers[::-1]), *((n, p) for n in layers[::-1] for p in outputs)]
     order = list(dict.fromkeys(order))
-    kept = order[: max(1, SCORES // (net.size * (len(METHODS) + others)))]
-    options: dict[str, Any] = {"residual": residual, "start_layer": start_layer}
+    kept = order[: max(1, most)]
     basic = [raw(attention), rollout(attention, **options)]
     if kept == order:
         return kept, [*basic, flow(attention, **options)]
     # Beyond this size all pairs of all layers would take minutes: one output at all layers, all at one layer.
     kept = [(n, p) for n, p in kept if n == first[0] or p == first[1]]
-    column = flow(attention, position=first[1], **options)
-    level = flow(attention, layer=first[0], **options)
+    found = flow(attention, position=first[1], **options)
     both = np.full((len(layers), len(outputs), net.size), np.nan)
-    both[:, first[1]] = column.scores
-    both[layers.index(first[0])] = level.scores[0]
-    return kept, [*basic, Relevance(both, net.tokens, layers, "flow", level.settings, level.model, net.queries)]
+    both[:, first[1]] = found.scores
+    if any(p != first[1] for _, p in kept):
+        found = flow(attention, layer=first[0], **options)
+        both[layers.index(first[0])] = found.scores[0]
+    return kept, [*basic, Relevance(both, net.tokens, layers, "flow", found.settings, found.model, net.queries)]
 
 
 def _target(place: tuple[int, int], rows: Sequence[Relevance], net: Network, group: Grouping) -> Target:

@@ -6,35 +6,36 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attnflow.flow.edges import EdgeFlow, edge_flow
-from attnflow.flow.integers import integers
+from attnflow.flow.edges import EdgeFlow, EdgeFlows
 from attnflow.network import F64, Network
+from attnflow.picture.fusion import Room
 from attnflow.picture.records import PairFlow, Target
 
-# About 600 kB of a page.
-EDGES = 110_000
 EDGES_A_PAIR = 600
 SHARE = 0.95
 BEST = 32
 # A small flow is shown whole: pruning is for what nobody could read.
 WHOLE = 60
-# Pairs × (steps × tokens² and what a pair costs in any case): edge flows found in a few seconds.
-WORK, EACH = 4e7, 6e4
+# What a pair costs in any case, in edges looked at.
+EACH = 6e4
 
 
-def pair_flows(net: Network, targets: Sequence[Target], limit: int | None) -> dict[tuple[int, int], PairFlow]:
+def pair_flows(
+    net: Network, targets: Sequence[Target], space: Room, limit: int | None
+) -> dict[tuple[int, int], PairFlow]:
     """Flows by (index of the target, input), the most interesting ones first, until ``limit`` or the page is full."""
-    caps = integers(net.stack())
+    flows = EdgeFlows(net.stack())
+    caps = flows.caps
     capacities = caps.floats(caps.cap)
-    limit = max(8, int(WORK / (caps.steps * caps.n**2 + EACH))) if limit is None else limit
+    limit = max(8, int(space.work / (caps.steps * caps.n**2 + EACH))) if limit is None else limit
     out: dict[tuple[int, int], PairFlow] = {}
-    room = EDGES
+    room = space.edges
     for t, sink in _interest(targets):
         if len(out) >= limit or room <= 0:
             break
         top = net.tops[net.layers.index(targets[t].layer)]
         row = net.rows[targets[t].row]
-        pair = _pruned(edge_flow(caps, top, row, sink), capacities, top, row, sink)
+        pair = _pruned(flows.pair(top, row, sink), capacities, top, row, sink)
         room -= len(pair.flow)
         out[t, sink] = pair
     return out

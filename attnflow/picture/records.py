@@ -101,6 +101,9 @@ class Picture:
         image: the picture that was the input, ``[height, width, 3]`` bytes, where it was one.
         grid: rows and columns of its patches.
         patches: the input position of each patch, in reading order.
+        heads: how the heads were brought down to one matrix: "mean", "max", "min", "head 3".
+        fusions: pictures of the same attention with its heads brought down in other ways.
+        head_count: how many heads the attention had; 0 where they were one matrix already.
     """
 
     net: Network
@@ -117,6 +120,9 @@ class Picture:
     image: npt.NDArray[np.uint8] | None = None
     grid: tuple[int, int] = (0, 0)
     patches: tuple[int, ...] = ()
+    heads: str = "mean"
+    fusions: tuple[Picture, ...] = ()
+    head_count: int = 0
 
     @property
     def complete(self) -> bool:
@@ -166,4 +172,5 @@ class Picture:
 def settings_line(r: Relevance) -> str:
     """The choices behind a result in one line."""
     hidden = ("notes", "report", "position", "position_token", "certificate", "upper")
-    return ", ".join(f"{k}={v}" for k, v in r.settings.items() if k not in hidden and np.ndim(v) == 0)
+    chosen = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.settings.items() if k not in hidden}
+    return ", ".join(f"{k}={v}" for k, v in chosen.items() if np.ndim(v) == 0)

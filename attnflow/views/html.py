@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.picture import METHODS, Picture, Target, picture, settings_line
+from attnflow.picture import METHODS, Picture, Target, picture, settings_line, ways
 from attnflow.relevance import Relevance
 from attnflow.views.names import show
-from attnflow.views.pack import page_data, show_line, to_json
+from attnflow.views.pack import about_lines, page_data, show_line, squeezed
 from attnflow.views.terminal import footer
 from attnflow.views.tints import tint, weights
 
-SCRIPTS = ("data.js", "graph.js", "panels.js", "main.js")
+SCRIPTS = ("data.js", "graph.js", "panels.js", "save.js", "main.js")
 # Weights for which a notebook cell may compute flows: 64 tokens × 12 layers, less than a second.
 AT_ONCE = 12 * 64**2
 PREVIEW_PAIRS = 64
@@ -48,7 +48,7 @@ def flow_page(picture: Picture, title: str = "Attention flow", words: bool = Fal
         facts=_picture_facts(picture),
         fallback=_target_table(picture.targets[0], [show(t) for t in picture.net.tokens]),
         footer=_picture_footer(picture),
-        data=to_json(page_data(picture, words, special)),
+        data=squeezed(page_data(picture, words, special)),
         script=script,
     )
 
@@ -75,6 +75,7 @@ def document(
         "residual": base.settings.get("residual", 0.5),
         "start_layer": base.settings.get("start_layer", 0),
         "layer": -1 if len(base.layers) > 1 else base.layers[0],
+        "heads": ways(base.attention, base.settings.get("heads", "mean")),
     }
     drawn = picture(base.attention, others, **{**chosen, **options})
     words, special = words or bool(base.settings.get("words")), special and "dropped" not in base.settings
@@ -84,9 +85,11 @@ def document(
 def preview(results: Sequence[Relevance], height: int = 900) -> str:
     """What a notebook shows: the graph where it is there at once, else the plain page."""
     attention = results[0].attention
-    work = 0 if attention is None else sum(w.size for block in attention.blocks.values() for w in block.weights)
+    blocks = [] if attention is None else attention.blocks.values()
+    work = sum(w.shape[-2] * w.shape[-1] for block in blocks for w in block.weights)
     if 0 < work <= AT_ONCE:
-        return frame(document(results, pairs=PREVIEW_PAIRS), height)
+        heads = results[0].settings.get("heads", "mean")
+        return frame(document(results, pairs=PREVIEW_PAIRS, heads=[heads]), height)
     return frame(page(results), height)
 
 
@@ -131,29 +134,40 @@ def _part(name: str) -> str:
 
 
 def _picture_facts(p: Picture) -> str:
-    text = " ".join(show(t) for t in p.net.tokens[:24]) + (" …" if p.net.size > 24 else "")
+    # Each token by itself: otherwise neighbours that run from right to left would change places.
+    text = " ".join(f"<bdi>{escape(show(t))}</bdi>" for t in p.net.tokens[:24]) + (" …" if p.net.size > 24 else "")
     text = text if p.image is None else f"{p.grid[0]} × {p.grid[1]} patches"
     size = f"{len(p.net.layers)} layers × {p.net.size} tokens"
-    return f"Model {escape(p.model or 'not named')} · {size} · <bdi>{escape(text)}</bdi>"
+    return f'Model {escape(p.model or "not named")} · {size} · <span class="sentence">{text}</span>'
 
 
 def _picture_footer(p: Picture) -> str:
     from attnflow import __version__
 
-    lines = [*p.notes, *(f"{name}: {line}" for name, line in p.methods.items() if line)]
-    if not p.complete:
-        possible = len(p.net.layers) * len(p.net.rows)
-        lines.append(
-            f"To keep the page small it has {len(p.targets):,} of {possible:,} outputs, with all their scores, and the "
-            f"edges of {len(p.pairs):,} of {possible * p.net.size:,} flows."
-        )
-    lines += [
+    lines = [
+        _head_line(p),
         "Each input has a maximum flow of its own; the graph shows that of the chosen input, one of possibly many "
         "with this value.",
         CAVEAT,
         ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "numpy")),
+        f"attnflow {__version__}",
     ]
-    return "<br>".join(escape(show_line(line)) for line in [*lines, f"attnflow {__version__}"])
+    about = "<br>".join(map(escape, about_lines(p)))
+    return f'<span id="about">{about}</span><br>' + "<br>".join(escape(show_line(line)) for line in lines)
+
+
+def _head_line(p: Picture) -> str:
+    if not p.head_count:
+        return (
+            f"Heads: {p.heads}, no other way is here, as the attention was brought down to one matrix a layer. To "
+            'switch between heads:  capture(…, heads="all")'
+        )
+    names = [other.heads for other in (p, *p.fusions)]
+    missing = p.head_count - sum(name.startswith("head ") for name in names)
+    if not missing:
+        return f"Heads: mean, max, min and each of the {p.head_count}; what a page may have is shared by all."
+    left = f"{missing} of {p.head_count} single heads are left out to keep the page small"
+    return f'Heads: {", ".join(names)}; {left}. Ask for some:  to_html(heads=["mean", 3])'
 
 
 def _target_table(target: Target, names: Sequence[str]) -> str:

@@ -7,6 +7,8 @@ import unicodedata
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "·"}
 # How byte-level tokenizers write a space and a line break, and SentencePiece's space.
 _MARKERS = {"Ġ": "·", "Ċ": "⏎", "▁": "·"}
+# Joiners hold emoji and Persian words together; they turn nothing around.
+_JOINERS = "\u200c\u200d"
 
 
 def show(token: str) -> str:
@@ -18,9 +20,11 @@ def show(token: str) -> str:
     if token[:1] in _MARKERS:
         token = _MARKERS[token[0]] + token[1:]
     out = []
-    for char in token:
+    for at, char in enumerate(token):
         if char in _SHOWN:
             out.append(_SHOWN[char])
+        elif char in _JOINERS and 0 < at < len(token) - 1 and not (token[at - 1] + token[at + 1]).isascii():
+            out.append(char)
         elif unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp"):
             out.append(f"<{ord(char):04X}>")
         else:

@@ -1,34 +1,34 @@
-"""A picture as JSON that is safe inside a page: numbers packed, names readable, nothing that could end a script."""
+"""A picture as the data of a page: numbers packed, all of it compressed, nothing in it that could end a script."""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.picture import PairFlow, Picture
+from attnflow.picture import METHODS, PairFlow, Picture, Target
 from attnflow.views.names import show
 
-# Capacities on a page, with those that the flows use: 8 bytes each after packing.
-CAPACITIES = 60_000
+# Pipes that carry nothing are drawn in small networks only: in a large one the widest are the residual ones, a picket
+# fence that says nothing.
+PIPES = 1500
 _FULL = 65_535
 
 
-def to_json(value: Any) -> str:
-    r"""JSON that can stand inside a ``<script>``: no ``<``, ``>`` or ``&`` is left, nor a line separator.
+def squeezed(value: Any) -> str:
+    """JSON, compressed, in base64: letters and digits, whatever the tokens are.
 
-    >>> to_json("</script>")
-    '"\\u003c/script\\u003e"'
+    >>> len(squeezed("</script>" * 1000)) < 200
+    True
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for char in "<>&\u2028\u2029":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode()
 
 
 def packed(array: npt.NDArray[Any], kind: str) -> str:
@@ -41,12 +41,9 @@ def page_data(picture: Picture, words: bool = False, special: bool = True) -> di
     from attnflow import __version__
 
     net = picture.net
-    names = list(picture.methods)
-    index, capacity, kept = _table(picture)
-    at = {int(e): i for i, e in enumerate(index)}
+    fixed = _fixed(picture)
     return {
         "version": __version__,
-        "model": picture.model or "not named",
         "size": net.size,
         "tokens": _names(picture, net.tokens),
         "special": [int(s) for s in net.tokens.special],
@@ -57,28 +54,70 @@ def page_data(picture: Picture, words: bool = False, special: bool = True) -> di
         "tops": list(net.tops),
         "levels": [[level.tower, level.layer] for level in picture.levels],
         "towers": _towers(picture),
-        "edges": {
-            "index": packed(index, "<u4"),
-            "capacity": packed(np.rint(capacity * _FULL), "<u2"),
-            "all": int((picture.capacities > 0).sum()),
-            "share": kept,
-        },
-        "residual": packed(picture.residual, "<f4"),
-        "methods": _methods(picture),
-        "targets": [[net.layers.index(t.layer), t.row] for t in picture.targets],
-        "scores": packed(_scores([t.scores for t in picture.targets], names, net.size), "<f4"),
-        "wordScores": _word_scores(picture, names),
-        "shares": [[round(t.special.get(name, 0.0), 4) for name in names] for t in picture.targets],
-        **_flows(picture, at),
+        "fixed": [_both(picture.targets[:1], name) for name in fixed],
+        "fusions": [_fusion(p, fixed) for p in (picture, *picture.fusions)],
         "start": {"words": words, "special": special},
-        "complete": picture.complete,
+        "image": _image(picture),
+    }
+
+
+def about_lines(picture: Picture) -> list[str]:
+    """What a reader must know of one fusion: notes, settings, and what was left out."""
+    lines = [*picture.notes, *(f"{name}: {line}" for name, line in picture.methods.items() if line)]
+    if not picture.complete:
+        possible = len(picture.net.layers) * len(picture.net.rows)
+        outputs = f"{len(picture.targets):,} of {possible:,}" if len(picture.targets) < possible else "all"
+        lines.append(
+            f"To keep the page small it has {outputs} outputs, with all their scores, and the edges of "
+            f"{len(picture.pairs):,} of {possible * picture.net.size:,} flows; of these the strongest edges, with the "
+            f"share of the flow that is said above."
+        )
+    return [show_line(line) for line in lines]
+
+
+def _fusion(picture: Picture, fixed: Sequence[str]) -> dict[str, Any]:
+    """What depends on how the heads were brought down."""
+    index, capacity = _table(picture)
+    at = {int(e): i for i, e in enumerate(index)}
+    own = [name for name in picture.methods if name not in fixed]
+    return {
+        "name": picture.heads,
+        "edgeIndex": packed(index, "<u4"),
+        "edgeCapacity": packed(np.rint(capacity * _FULL), "<u2"),
+        "whole": int((picture.capacities > 0).sum()) <= PIPES,
+        "residual": packed(picture.residual, "<f4"),
+        "methods": _methods(picture, fixed),
+        "targets": [[picture.net.layers.index(t.layer), t.row] for t in picture.targets],
+        "scores": [_both(picture.targets, name) for name in own],
+        "shares": [[round(t.special.get(name, 0.0), 4) for name in picture.methods] for t in picture.targets],
+        **_flows(picture, at),
         "curves": [
             [c.method, c.reference, c.kind, list(c.layers), [None if np.isnan(v) else round(v, 4) for v in c.values]]
             for c in picture.curves
         ],
-        "notes": [show_line(note) for note in picture.notes],
-        "image": _image(picture),
+        "about": about_lines(picture),
     }
+
+
+def _fixed(picture: Picture) -> list[str]:
+    """Methods that score the inputs as such: the same for every target and every fusion, kept once."""
+    first = picture.targets[0].scores
+    return [
+        name for name in picture.methods
+        if name not in METHODS and name in first and all(name in p.methods for p in picture.fusions)
+        and all(name in t.scores and np.array_equal(t.scores[name], first[name], True) for t in picture.targets)
+    ]  # fmt: skip
+
+
+def _both(targets: Sequence[Target], name: str) -> list[str]:
+    """The scores of one method ``[targets, inputs]``, NaN where there are none; a second time for words, if any."""
+    tokens, words = _rows([t.scores for t in targets], name), _rows([t.words for t in targets], name)
+    return [tokens] if tokens == words else [tokens, words]
+
+
+def _rows(scores: Sequence[Mapping[str, Any]], name: str) -> str:
+    width = max(len(s[name]) for s in scores if name in s)
+    return packed(np.stack([s[name] if name in s else np.full(width, np.nan) for s in scores]), "<f4")
 
 
 def _names(picture: Picture, tokens: Sequence[str]) -> list[str]:
@@ -92,17 +131,15 @@ def show_line(text: str) -> str:
     return " ".join(show(part) for part in text.split())
 
 
-def _table(picture: Picture) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], float]:
-    """Edges of the page, highest capacity first: those that flows use or cut, and as many more as there is room for."""
+def _table(picture: Picture) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Edges of the page, highest capacity first: those that flows use or cut, in a small network all."""
     n = picture.net.size
     flat = picture.capacities.ravel()
+    every = np.flatnonzero(flat > 0)
     used = {e for pair in picture.pairs.values() for e in _used(pair, n)}
-    order = np.argsort(-flat, kind="stable")
-    order = order[flat[order] > 0]
-    room = max(0, CAPACITIES - len(used))
-    chosen = np.array(sorted({*order[:room].tolist(), *used}), np.int64)
+    chosen = every if len(every) <= PIPES else np.array(sorted(used), np.int64)
     chosen = chosen[np.argsort(-flat[chosen], kind="stable")]
-    return chosen, flat[chosen], float(flat[chosen].sum() / flat.sum())
+    return chosen, flat[chosen]
 
 
 def _used(pair: PairFlow, n: int) -> list[int]:
@@ -135,21 +172,15 @@ def _flows(picture: Picture, at: dict[int, int]) -> dict[str, Any]:
     }
 
 
-def _methods(picture: Picture) -> list[dict[str, Any]]:
+def _methods(picture: Picture, fixed: Sequence[str]) -> list[dict[str, Any]]:
     out = []
-    for name, line in picture.methods.items():
+    own = 0
+    for name in picture.methods:
         rows = [t.scores[name] for t in picture.targets if name in t.scores]
         signed = any(float(np.nanmin(r)) < 0 for r in rows)
-        out.append({"name": name, "settings": show_line(line), "signed": signed})
-    return out
-
-
-def _scores(rows: Sequence[Any], names: Sequence[str], n: int) -> npt.NDArray[np.float64]:
-    out = np.full((len(rows), len(names), n), np.nan)
-    for r, scores in enumerate(rows):
-        for m, name in enumerate(names):
-            if name in scores:
-                out[r, m] = scores[name]
+        at = fixed.index(name) if name in fixed else own
+        out.append({"name": name, "signed": signed, "fixed": name in fixed, "at": at})
+        own += name not in fixed
     return out
 
 
@@ -162,12 +193,6 @@ def _words(picture: Picture) -> dict[str, Any] | None:
         "members": [list(m) for m in group.members],
         "special": [int(s) for s in group.tokens.special],
     }
-
-
-def _word_scores(picture: Picture, names: Sequence[str]) -> str | None:
-    if all(len(m) == 1 for m in picture.words.members):
-        return None
-    return packed(_scores([t.words for t in picture.targets], names, len(picture.words.members)), "<f4")
 
 
 def _towers(picture: Picture) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from attnflow.correlate import correlate
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.network import network
 from attnflow.picture import picture
+from attnflow.picture.fusion import Room, ways
 from attnflow.picture.image import patches, pixels
 from attnflow.words import Tokens
 from tests.conftest import random_attention
@@ -92,7 +93,7 @@ def test_a_limit_on_pairs_keeps_the_first_target_whole():
 
 
 def test_large_pictures_hold_one_position_and_one_layer(monkeypatch):
-    monkeypatch.setattr("attnflow.picture.assemble.SCORES", 4 * 3 * 8)
+    monkeypatch.setattr("attnflow.picture.assemble.Room", lambda: Room(scores=(4 + 3) * 3 * 8))
     p = picture(ATTENTION, position=1, layer=1)
     assert (p.targets[0].layer, p.targets[0].row) == (1, 1)
     assert {(0, 1), (1, 1), (2, 1)} <= {(t.layer, t.row) for t in p.targets}
@@ -101,6 +102,46 @@ def test_large_pictures_hold_one_position_and_one_layer(monkeypatch):
         assert np.allclose(t.scores["flow"], flow(ATTENTION).scores[t.layer, t.row])
     with pytest.raises(SelectionError, match="Layer 0, position 2 is not one of the"):
         p.find(0, 2)
+
+
+HEADS = np.stack([random_attention(seed, 3, 4) for seed in (7, 8)], 1)
+KEPT = Attention.of(HEADS, tokens=TOKENS, heads="all")
+
+
+def test_each_way_to_bring_heads_down_has_a_picture_of_its_own():
+    g = Relevance(np.array([[0.9, 0.1, 0.4, 0.2]]), TOKENS, ("input",), "gradient")
+    p = picture(KEPT, [g])
+    assert [q.heads for q in (p, *p.fusions)] == ["mean", "max", "min", "head 0", "head 1"]
+    assert p.head_count == 2
+    for q, heads in zip((p, *p.fusions), ways(KEPT), strict=True):
+        for method in (raw, rollout, flow):
+            scores = method(KEPT, heads=heads).scores
+            assert all(np.array_equal(t.scores[method.__name__], scores[t.layer, t.row]) for t in q.targets)
+        assert q.complete
+        assert list(q.methods) == ["raw", "rollout", "flow", "gradient"]
+        assert len(q.curves) == 3
+
+
+def test_a_result_of_some_heads_starts_with_these():
+    assert ways(KEPT, 1) == [1, "mean", "max", "min", 0]
+    assert ways(KEPT, [0, 1])[0] == (0, 1)
+    assert ways(ATTENTION) == ["mean"]
+    assert [q.heads for q in picture(KEPT, heads=["max", (0, 1)]).fusions] == ["heads 0, 1"]
+    assert picture(KEPT, heads="min").fusions == ()
+    with pytest.raises(SelectionError, match="captured with heads='mean'"):
+        picture(ATTENTION, heads=["max"])
+
+
+def test_scores_that_came_from_one_fusion_stay_with_it():
+    p = picture(KEPT, [flow(KEPT, position=0, normalize=True)])
+    assert "flow (rescaled)" in p.methods
+    assert all("flow (rescaled)" not in q.methods for q in p.fusions)
+
+
+def test_other_ways_share_what_the_first_leaves():
+    half, rest = Room().half(), Room(100, 1000).rest(40, 400, 3)
+    assert half.scores * 2 == Room().scores
+    assert (rest.scores, rest.edges) == (20, 200)
 
 
 def test_layers_of_two_towers_have_names():

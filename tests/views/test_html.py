@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
 from html.parser import HTMLParser
 
@@ -12,10 +11,11 @@ import pytest
 from attnflow import Attention, Relevance, flow, raw, rollout
 from attnflow.errors import ShapeError
 from attnflow.picture import picture
-from attnflow.picture.flows import EDGES
+from attnflow.picture.fusion import Room
 from attnflow.views.html import flow_page, frame, highlight, page
 from attnflow.words import Tokens
 from tests.conftest import random_attention
+from tests.pages import data_of
 
 HOSTILE = Tokens(["<script>alert(1)</script>", '"onload="x', "\u202eabc", "&amp;"])
 ONE = Relevance(
@@ -115,15 +115,9 @@ def test_a_fragment_of_tinted_words_can_be_pasted():
     assert "rgba(0,114,178,0.600)" in text
 
 
-def data_of(text: str) -> dict:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    assert found is not None
-    return json.loads(found[1])
-
-
 def test_only_the_script_of_the_page_may_run():
     text = flow(random_attention(0, 2, 3), position=1).to_html()
-    script = re.search(r"<script>(.*)</script>", text, re.S)
+    script = re.search(r'<script type="module">(.*)</script>', text, re.S)
     assert script is not None
     seal = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
     assert f"script-src 'sha256-{seal}'" in text
@@ -134,8 +128,30 @@ def test_only_the_script_of_the_page_may_run():
 def test_128_tokens_and_12_layers_fit_into_two_megabytes():
     names = [f"token{i}" for i in range(128)]
     attention = Attention.of(random_attention(0, 12, 128), tokens=names)
-    # All that the defaults would keep, without waiting for as many flows.
+    # All that the defaults would keep, without waiting for as many flows: an edge and its capacity have 10 bytes.
     p = picture(attention, pairs=3)
-    size = len(flow_page(p)) + 4 / 3 * 4 * EDGES
+    size = len(flow_page(p)) + 4 / 3 * 10 * (Room().edges - 3 * 600) * 0.6
     assert size < 2e6
     assert f"{len(p.targets):,} of 1,536 outputs" in flow_page(p)
+
+
+def test_the_page_says_which_heads_it_has_and_why_others_are_missing(monkeypatch):
+    heads = np.stack([random_attention(seed, 2, 4) for seed in range(3)], 1)
+    every = flow(Attention.of(heads, heads="all"), position=1)
+    assert [f["name"] for f in data_of(every.to_html())["fusions"]] == [
+        "mean",
+        "max",
+        "min",
+        "head 0",
+        "head 1",
+        "head 2",
+    ]
+    assert "each of the 3" in every.to_html()
+    some = every.to_html(heads=["max", 2])
+    assert [f["name"] for f in data_of(some)["fusions"]] == ["max", "head 2"]
+    assert "2 of 3 single heads are left out" in some
+    mean = flow(heads, position=1).to_html()
+    assert [f["name"] for f in data_of(mean)["fusions"]] == ["mean"]
+    assert "no other way is here" in mean
+    monkeypatch.setattr("attnflow.picture.fusion.SOLVED", 1)
+    assert [f["name"] for f in data_of(every.to_html())["fusions"]] == ["mean"]

@@ -59,6 +59,7 @@ def opened(browser, tmp_path):
         view.on("pageerror", lambda error: said.append(str(error)))
         view.on("request", lambda request: asked.append(request.url))
         view.goto(path.as_uri())
+        (view.frames[-1]).wait_for_selector("html[data-ready]", state="attached")
         return view
 
     yield open_
@@ -229,6 +230,51 @@ def test_s_saves_a_drawing_that_stands_alone(opened, document, tmp_path):
     texts = [element.text for element in root.iter() if element.tag.endswith("text")]
     assert any("test model" in (text or "") for text in texts)
     assert "var(" not in (root.find(".//{*}line").get("style") or "")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_p_saves_the_pixels_as_they_are_shown(opened, document, tmp_path, scheme):
+    from PIL import Image
+
+    view = opened(document, color_scheme=scheme)
+    with view.expect_download() as saved:
+        view.keyboard.press("p")
+    assert saved.value.suggested_filename == "attnflow.png"
+    saved.value.save_as(tmp_path / "graph.png")
+    with Image.open(tmp_path / "graph.png") as image:
+        assert image.format == "PNG"
+        box = view.locator("#graph").bounding_box()
+        assert image.width == round(2 * box["width"])
+        assert 2 * box["height"] < image.height < 2 * box["height"] + 200
+        colours = image.convert("RGB")
+        assert (sum(colours.getpixel((3, 3))) > 384) == (scheme == "light")
+        assert len(colours.resize((200, 200)).getcolors(40_000)) > 50
+
+
+def test_the_switch_of_heads_shows_the_flows_that_python_computed(opened):
+    heads = np.stack([random_attention(seed, 3, 6) for seed in (1, 2)], 1)
+    kept = Attention.of(heads, tokens=NAMES, heads="all")
+    view = opened(flow(kept, position="cls").to_html(others=references()))
+    assert view.locator("#fusion option").all_inner_texts() == ["mean", "max", "min", "head 0", "head 1"]
+    choose(view, 1, 3)
+    view.select_option("#input", "4")
+    for name, way in (("max", "max"), ("head 1", 1), ("mean", "mean")):
+        view.select_option("#fusion", label=name)
+        expected = flow(kept, heads=way).scores[1, 3, 4]
+        assert value(view) == f"{expected:.4f}"
+        assert f"heads: {name}" in view.locator("#state").inner_text()
+        assert f"heads={way}," in view.locator("#about").inner_text()
+        assert view.locator("#bars text", has_text=re.compile("^blank-out$")).count() == 1
+    view.keyboard.press("h")
+    assert view.locator("#fusion").input_value() == "1"
+
+
+def test_the_switch_of_heads_says_that_the_heads_are_gone(opened, document):
+    view = opened(document)
+    assert view.locator("#fusion").is_disabled()
+    assert view.locator("#fusion option").all_inner_texts() == ["mean"]
+    assert view.locator("#one-fusion").is_visible()
+    assert "no other way is here" in view.locator("footer").inner_text()
 
 
 def test_a_screen_reader_has_names_roles_and_numbers(opened, document):

@@ -1,7 +1,12 @@
 "use strict";
 
 /** The page's numbers, unpacked; nothing here or elsewhere in the page computes a score. */
-const D = JSON.parse(document.getElementById("data").textContent);
+const D = await unzipped(bytes(document.getElementById("data").textContent));
+
+async function unzipped(buffer) {
+  const stream = new Blob([buffer]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
 
 function bytes(text) {
   const raw = atob(text);
@@ -12,31 +17,50 @@ function bytes(text) {
 
 const n = D.size;
 const FULL = 65535;
-const edgeIndex = new Uint32Array(bytes(D.edges.index));
-const edgeCapacity = new Uint16Array(bytes(D.edges.capacity));
-const residualPart = new Float32Array(bytes(D.residual));
-const flowEdges = new (D.wide ? Uint32Array : Uint16Array)(bytes(D.flowEdges));
-const flowValues = new Uint16Array(bytes(D.flowValues));
-const tokenScores = new Float32Array(bytes(D.scores));
-const wordScores = D.wordScores && new Float32Array(bytes(D.wordScores));
+const floats = (parts) => parts.map((text) => new Float32Array(bytes(text)));
+const fixedScores = D.fixed.map(floats);
 
-/** One line a column of bars: the tokens, or the words that they make up. */
-const PER_TOKEN = { names: D.tokens, special: D.special, members: D.tokens.map((_, j) => [j]), scores: tokenScores };
-const PER_WORD = D.words && { ...D.words, scores: wordScores };
+/** One column of bars a token, or one a word that they make up; part: where their scores stand. */
+const PER_TOKEN = { names: D.tokens, special: D.special, members: D.tokens.map((_, j) => [j]), part: 0 };
+const PER_WORD = D.words && { ...D.words, part: 1 };
 
-const targetAt = new Map(D.targets.map(([layer, row], t) => [`${layer},${row}`, t]));
-const pairsOf = D.targets.map(() => new Map());
-for (const [t, sink, value, count, share, bound, start, length, near, far] of D.pairs) {
-  pairsOf[t].set(sink, { value, count, share, bound, start, length, cuts: [near, far || near], one: !far });
+/** What depends on how the heads are brought down to one matrix; F is the one that is shown. */
+let F = null;
+const unpacked = new Map();
+
+function useFusion(index) {
+  if (!unpacked.has(index)) unpacked.set(index, unpackFusion(D.fusions[index]));
+  F = unpacked.get(index);
 }
+
+function unpackFusion(f) {
+  const pairsOf = f.targets.map(() => new Map());
+  for (const [t, sink, value, count, share, bound, start, length, near, far] of f.pairs) {
+    pairsOf[t].set(sink, { value, count, share, bound, start, length, cuts: [near, far || near], one: !far });
+  }
+  const own = f.scores.map(floats);
+  return {
+    ...f, pairsOf,
+    edgeIndex: new Uint32Array(bytes(f.edgeIndex)),
+    edgeCapacity: new Uint16Array(bytes(f.edgeCapacity)),
+    residual: new Float32Array(bytes(f.residual)),
+    flowEdges: new (f.wide ? Uint32Array : Uint16Array)(bytes(f.flowEdges)),
+    flowValues: new Uint16Array(bytes(f.flowValues)),
+    targetAt: new Map(f.targets.map(([layer, row], t) => [`${layer},${row}`, t])),
+    methods: f.methods.map((m) => ({ ...m, scores: (m.fixed ? fixedScores : own)[m.at] })),
+    flow: f.methods.findIndex((m) => m.name === "flow"),
+  };
+}
+
+useFusion(0);
 
 /** An edge of the page's table: from node i at height h + 1 to node k at height h. */
 function edge(id) {
-  const at = edgeIndex[id];
+  const at = F.edgeIndex[id];
   const h = Math.floor(at / (n * n));
   const i = Math.floor(at / n) % n;
   const k = at % n;
-  return { id, h, i, k, capacity: edgeCapacity[id] / FULL, kind: kindOf(h, i, k) };
+  return { id, h, i, k, capacity: F.edgeCapacity[id] / FULL, kind: kindOf(h, i, k) };
 }
 
 function kindOf(h, i, k) {
@@ -46,9 +70,10 @@ function kindOf(h, i, k) {
 
 /** Scores of the target by one method, or null where it has none for this target. */
 function scoresOf(t, m, units) {
+  const { scores, fixed } = F.methods[m];
   const width = units.names.length;
-  const start = (t * D.methods.length + m) * width;
-  const out = units.scores.subarray(start, start + width);
+  const start = fixed ? 0 : t * width;
+  const out = (scores[units.part] || scores[0]).subarray(start, start + width);
   return out.every(Number.isNaN) ? null : out;
 }
 
@@ -66,10 +91,8 @@ function highest(scores, shown) {
   return top || 1;
 }
 
-const FLOW = D.methods.findIndex((m) => m.name === "flow");
-
 function bestInput(t) {
-  const scores = scoresOf(t, FLOW, PER_TOKEN);
+  const scores = scoresOf(t, F.flow, PER_TOKEN);
   let best = -1;
   scores.forEach((s, j) => {
     if ((S.special || !D.special[j]) && (best < 0 || s > scores[best])) best = j;
@@ -79,10 +102,12 @@ function bestInput(t) {
 
 const S = {
   target: 0, sink: 0, special: true, words: false, share: 0.95, cut: 0, capacity: true,
-  low: 0, high: Math.max(...D.towers.map((tower) => Math.max(...tower.rise))), method: FLOW, playing: null,
+  low: 0, high: Math.max(...D.towers.map((tower) => Math.max(...tower.rise))), method: F.flow, playing: null, fusion: 0,
 };
 
 const fixed = (x, digits = 4) => x.toFixed(digits);
+const letters = (text) => Array.from(new Intl.Segmenter().segment(text), (part) => part.segment);
+const clipped = (text, most = 14) => (letters(text).length > most ? `${letters(text).slice(0, most - 1).join("")}…` : text);
 const percent = (x) => `${Math.round(100 * x)} %`;
 const grouped = (x) => String(x).replace(/\B(?=(\d{3})+$)/g, " ");
 const byId = (id) => document.getElementById(id);

@@ -1,8 +1,7 @@
 /** The layered graph: tokens from left to right, levels from the bottom up. */
 
-const LEFT = 104;
-const TOP = 26;
-const FENCE = 1500;
+const TOP = 30;
+const LABEL = 26; // from the lowest nodes down to the names of the inputs
 let G = null; // the current layout
 
 function units() {
@@ -27,7 +26,7 @@ function roomForGraph() {
 
 /** The columns of the graph: the chosen output keeps its own, also where special tokens are hidden. */
 function graphColumns() {
-  const own = D.firstRow + D.targets[S.target][1];
+  const own = D.firstRow + F.targets[S.target][1];
   const out = [];
   for (let j = 0; j < n; j++) if (S.special || !D.special[j] || j === own) out.push(j);
   return out;
@@ -36,11 +35,13 @@ function graphColumns() {
 /** Positions of all nodes; columns of hidden tokens have none. */
 function layout() {
   const shown = graphColumns();
-  const gap = D.towers.length > 1 ? 84 : 0;
-  const room = roomForGraph() - LEFT - gap - 90;
-  const column = Math.max(15, Math.min(104, Math.floor(room / shown.length)));
+  const gap = D.towers.length > 1 ? 96 : 0;
+  const narrow = innerWidth < 560;
+  const [left, right] = narrow ? [82, 14] : [104, 84];
+  const room = roomForGraph() - left - gap - right;
+  const column = Math.max(7, Math.min(104, Math.floor(room / shown.length)));
   const x = new Map();
-  let at = LEFT + column / 2;
+  let at = left + column / 2;
   shown.forEach((j, c) => {
     if (c && towerOf(j) !== towerOf(shown[c - 1])) at += gap;
     x.set(j, at);
@@ -49,12 +50,12 @@ function layout() {
   const levels = S.high - S.low;
   const row = Math.max(22, Math.min(58, Math.floor(540 / Math.max(levels, 1))));
   const bottom = TOP + levels * row;
-  const longest = Math.max(...shown.map((j) => D.tokens[j].length), 3);
-  const slanted = Math.min(longest, 14) * 7.4 > column;
-  const label = slanted ? 22 + Math.min(longest, 14) * 5.2 : 26;
+  const longest = Math.max(...shown.map((j) => letters(clipped(D.tokens[j])).length), 3);
+  const slanted = longest * 7.6 + 8 > column;
+  const label = slanted ? LABEL + longest * 5.6 : LABEL + 8;
   return {
-    shown, x, column, row, bottom, slanted, label,
-    width: at - column / 2 + 90,
+    shown, x, column, row, bottom, slanted, label, left, end: at - column / 2,
+    width: at - column / 2 + right,
     foot: bottom + label + (S.words && PER_WORD ? 16 : 0),
     rise: (h, j) => towerOf(j).rise[h],
     y(h, j) {
@@ -80,14 +81,14 @@ function ends(e) {
 function flowShown(pair) {
   if (!pair) return { edges: [], share: 0 };
   let total = 0;
-  for (let e = 0; e < pair.length; e++) total += flowValues[pair.start + e];
+  for (let e = 0; e < pair.length; e++) total += F.flowValues[pair.start + e];
   const all = total / pair.share;
   const edges = [];
   let sum = 0;
   for (let e = 0; e < pair.length && sum < S.share * all - 1e-9; e++) {
-    const flow = flowValues[pair.start + e];
+    const flow = F.flowValues[pair.start + e];
     sum += flow;
-    edges.push({ ...edge(flowEdges[pair.start + e]), flow: flow / FULL });
+    edges.push({ ...edge(F.flowEdges[pair.start + e]), flow: flow / FULL });
   }
   return { edges, share: all ? Math.min(1, sum / all) : 0 };
 }
@@ -96,7 +97,7 @@ function drawGraph() {
   G = layout();
   const svg = byId("graph");
   svg.replaceChildren();
-  const pair = pairsOf[S.target].get(S.sink);
+  const pair = F.pairsOf[S.target].get(S.sink);
   const run = flowShown(pair);
   drawLevels(svg);
   drawEdges(svg, run);
@@ -139,9 +140,10 @@ function drawLevelNames(svg) {
   const group = draw(svg, "g", { "aria-hidden": "true" });
   eachLevel((tower, rise, left, right, y) => {
     if (rise === S.low && tower.name) {
-      draw(group, "text", { x: (left + right) / 2, y: 13, "text-anchor": "middle" }, tower.name);
+      const top = G.bottom - (Math.min(S.high, tower.rise.at(-1)) - S.low) * G.row;
+      draw(group, "text", { class: "tower", x: (left + right) / 2, y: top - 17, "text-anchor": "middle" }, tower.name);
     }
-    draw(group, "text", { class: "soft", x: left - 6, y: y + 4, "text-anchor": "end" }, levelName(tower, rise));
+    draw(group, "text", { class: "soft", x: left - 8, y: y + 4, "text-anchor": "end" }, levelName(tower, rise));
     drawGap(group, tower, rise, left, y);
   });
 }
@@ -154,7 +156,7 @@ function drawGap(group, tower, rise, left, y) {
   const missing = D.levels[at - 1][1] - before - 1;
   if (missing < 1 || rise === S.low) return;
   const text = missing === 1 ? `⋮ ${before + 1} has none` : `⋮ ${before + 1}–${before + missing} have none`;
-  draw(group, "text", { class: "soft rank", x: left - 6, y: y + G.row / 2 + 3, "text-anchor": "end" }, text);
+  draw(group, "text", { class: "soft rank", x: left - 8, y: y + G.row / 2 + 3, "text-anchor": "end" }, text);
 }
 
 function drawEdges(svg, run) {
@@ -180,12 +182,11 @@ function drawEdges(svg, run) {
 /** The pipes of the network below the target: those in use, and in a small network all others. */
 function capacitiesShown(run) {
   const used = new Set(run.edges.map((e) => e.id));
-  const top = D.tops[D.targets[S.target][0]];
-  const row = D.firstRow + D.targets[S.target][1];
+  const top = D.tops[F.targets[S.target][0]];
+  const row = D.firstRow + F.targets[S.target][1];
   const out = run.edges.slice();
-  // In a large network the widest pipes are the residual ones: a picket fence that says nothing.
-  if (D.edges.all > FENCE) return out;
-  for (let id = 0; id < edgeIndex.length; id++) {
+  if (!F.whole) return out;
+  for (let id = 0; id < F.edgeIndex.length; id++) {
     if (used.has(id)) continue;
     const e = edge(id);
     if (e.h < top && (e.h < top - 1 || e.i === row)) out.push(e);
@@ -200,7 +201,7 @@ function edgeText(e) {
     `layer ${layer}${place}: ${D.tokens[e.i]} → ${D.tokens[e.k]}`,
     `flow ${fixed(e.flow)} of capacity ${fixed(e.capacity)}`,
   ];
-  const own = residualPart[e.h * n + e.i];
+  const own = F.residual[e.h * n + e.i];
   if (e.kind === "residual" && own > 0) {
     lines.push(`capacity: ${fixed(own)} residual + ${fixed(Math.max(0, e.capacity - own))} attention`);
   }
@@ -220,7 +221,7 @@ function drawNodes(svg, run) {
       const at = point(h, j);
       // A level that only hands a tower on is drawn once.
       if (!at || (h && G.rise(h, j) === G.rise(h - 1, j))) continue;
-      const t = layer < 0 ? undefined : targetAt.get(`${layer},${j - D.firstRow}`);
+      const t = layer < 0 ? undefined : F.targetAt.get(`${layer},${j - D.firstRow}`);
       drawNode(t === undefined ? dots : cells, at, radius, t, busy.has(`${h},${j}`), h === 0 && j === S.sink);
     }
   }
@@ -234,7 +235,7 @@ function drawNode(parent, [x, y], radius, t, busy, isSink) {
   if (chosen) draw(node, "circle", { class: "ring", cx: x, cy: y, r: radius + 3.5 });
   if (isSink) draw(node, "rect", { class: "ring", x: x - radius - 3, y: y - radius - 3, width: 2 * radius + 6, height: 2 * radius + 6 });
   if (t === undefined) return;
-  const [layer, row] = D.targets[t];
+  const [layer, row] = F.targets[t];
   node.setAttribute("role", "gridcell");
   node.setAttribute("tabindex", chosen ? 0 : -1);
   node.setAttribute("aria-selected", chosen);
@@ -246,17 +247,18 @@ function drawNode(parent, [x, y], radius, t, busy, isSink) {
 
 function drawInputs(svg) {
   const list = draw(svg, "g", { role: "listbox", "aria-label": "Inputs", "aria-orientation": "horizontal", id: "inputs" });
-  const y = G.bottom + 20;
-  for (const j of shownColumns()) {
+  const y = G.bottom + LABEL;
+  for (const [c, j] of shownColumns().entries()) {
     const x = G.x.get(j);
     const chosen = j === S.sink;
     const item = draw(list, "g", { role: "option", tabindex: chosen ? 0 : -1, "aria-selected": chosen, "aria-label": `input ${D.tokens[j]}, position ${j}` });
     item.dataset.column = j;
     const cls = `token${D.special[j] ? " special" : ""}`;
-    const name = D.tokens[j].length > 14 ? `${D.tokens[j].slice(0, 13)}…` : D.tokens[j];
     const turn = G.slanted ? { transform: `rotate(-50 ${x + 3} ${y})`, "text-anchor": "end", x: x + 3 } : { "text-anchor": "middle", x };
-    if (!G.slanted) draw(item, "rect", { x: x - G.column / 2 + 2, y: y - 13, width: G.column - 4, height: 19, rx: 3 });
-    draw(item, "text", { class: cls, y, ...turn }, name);
+    if (!G.slanted) draw(item, "rect", { x: x - G.column / 2 + 2, y: y - 14, width: G.column - 4, height: 20, rx: 4 });
+    // Where columns are narrower than a line of text, every second or third name has to do, and the chosen one.
+    if (chosen || c % Math.ceil(13 / G.column) === 0) draw(item, "text", { class: cls, y, ...turn }, clipped(D.tokens[j]));
+    else draw(item, "rect", { class: "blank", x: x - G.column / 2, y: y - 14, width: G.column, height: 20 });
     item.addEventListener("click", () => chooseInput(j, true));
     linkHover(item, [j], D.tokens[j]);
   }
@@ -290,7 +292,10 @@ function drawCut(svg, pair) {
     const last = drawCutLine(group, marks, pair.cuts[S.cut].length <= 60);
     if (!end || last[0] > end[0]) end = last;
   }
-  if (end) draw(group, "text", { class: "cut-text", x: end[0] + 4, y: end[1] + 4 }, `cut ${fixed(pair.value)}`);
+  if (!end) return;
+  const inside = end[0] + 78 > G.width;
+  const place = inside ? { x: G.width - 4, y: end[1] - 9, "text-anchor": "end" } : { x: end[0] + 5, y: end[1] + 4 };
+  draw(group, "text", { class: "cut-text", ...place }, `cut ${fixed(pair.value)}`);
 }
 
 function drawCutLine(group, marks, ticks) {

@@ -25,10 +25,11 @@ function chooseInput(j, focus = false) {
 }
 
 function drawWords(pair, run) {
-  const [layer, row] = D.targets[S.target];
+  const [layer, row] = F.targets[S.target];
   const state = byId("state");
-  state.replaceChildren(`Output ${D.queries[row]} at layer ${D.layers[layer]} draws on input ${D.tokens[S.sink]}: flow `);
-  const value = pair ? pair.value : scoresOf(S.target, FLOW, PER_TOKEN)[S.sink];
+  const heads = D.fusions.length > 1 ? ` (heads: ${F.name})` : "";
+  state.replaceChildren("Output ", name(D.queries[row]), ` at layer ${D.layers[layer]} draws on input `, name(D.tokens[S.sink]), `${heads}: flow `);
+  const value = pair ? pair.value : scoresOf(S.target, F.flow, PER_TOKEN)[S.sink];
   state.append(make("strong", { id: "value" }, fixed(value)));
   if (pair) {
     const cut = pair.cuts[S.cut].length;
@@ -41,6 +42,8 @@ function drawWords(pair, run) {
   byId("badges").replaceChildren(...badges(pair));
 }
 
+const name = (text) => make("b", { class: "token" }, text);
+
 function badges(pair) {
   const out = [];
   const add = (text, loud = false) => out.push(make("span", { class: `badge${loud ? " loud" : ""}` }, text));
@@ -49,7 +52,7 @@ function badges(pair) {
   if (pair?.bound === "between") add("the bottleneck lies between input and output");
   if (pair && !pair.one) add("the bottleneck is not unique: two cuts have this value");
   if (D.special.some(Boolean)) {
-    const shares = D.methods.map((m, i) => `${labelOf(m.name)} ${percent(D.shares[S.target][i])}`);
+    const shares = F.methods.map((m, i) => `${labelOf(m.name)} ${percent(F.shares[S.target][i])}`);
     add(`special tokens${S.special ? "" : " (hidden)"} hold: ${shares.join(", ")}`);
   }
   return out;
@@ -61,20 +64,23 @@ function option(select, value, text) {
 
 /** Fill the lists anew: which outputs, inputs and levels there are depends on the choices. */
 function syncControls(pair) {
-  const [layer, row] = D.targets[S.target];
+  const [layer, row] = F.targets[S.target];
   const [layers, positions, inputs] = ["layer", "position", "input"].map(byId);
   for (const select of [layers, positions, inputs]) select.replaceChildren();
   D.layers.forEach((number, l) => {
-    if (D.targets.some(([a]) => a === l)) option(layers, l, number);
+    if (F.targets.some(([a]) => a === l)) option(layers, l, number);
   });
   D.queries.forEach((name, p) => {
-    if (targetAt.has(`${layer},${p}`)) option(positions, p, `${p}  ${name}`);
+    if (F.targetAt.has(`${layer},${p}`)) option(positions, p, `${p}  ${name}`);
   });
   for (const j of shownColumns()) option(inputs, j, `${j}  ${D.tokens[j]}`);
   layers.value = layer;
   positions.value = row;
   inputs.value = S.sink;
   byId("cut-label").hidden = !pair || pair.one;
+  byId("fusion").value = S.fusion;
+  byId("method").value = S.method;
+  byId("about").replaceChildren(...F.about.flatMap((line) => [line, make("br")]).slice(0, -1));
 }
 
 function fillLevels() {
@@ -96,9 +102,10 @@ function on(id, type, act) {
 }
 
 function connect() {
-  on("layer", "change", (e) => moveTo(Number(e.value), D.targets[S.target][1]));
-  on("position", "change", (e) => moveTo(D.targets[S.target][0], Number(e.value)));
+  on("layer", "change", (e) => moveTo(Number(e.value), F.targets[S.target][1]));
+  on("position", "change", (e) => moveTo(F.targets[S.target][0], Number(e.value)));
   on("input", "change", (e) => { S.sink = Number(e.value); });
+  on("fusion", "change", (e) => chooseFusion(Number(e.value)));
   on("share", "input", (e) => { S.share = e.value / 100; });
   on("capacity", "change", (e) => { S.capacity = e.checked; });
   on("cut", "change", (e) => { S.cut = Number(e.value); });
@@ -112,6 +119,7 @@ function connect() {
   on("high", "change", (e) => { S.high = Math.max(Number(e.value), S.low + 1); e.value = S.high; });
   byId("play").addEventListener("click", togglePlay);
   byId("save").addEventListener("click", saveSvg);
+  byId("save-png").addEventListener("click", savePng);
   byId("theme").addEventListener("click", switchTheme);
   byId("controls").addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("keydown", keys);
@@ -120,11 +128,23 @@ function connect() {
   window.addEventListener("resize", () => redraw());
 }
 
+/** Other heads: the same output and input, where the page has them for these heads. */
+function chooseFusion(index) {
+  const [layer, row] = F.targets[S.target];
+  const [sink, method] = [S.sink, F.methods[S.method].name];
+  S.fusion = index;
+  useFusion(index);
+  S.target = 0;
+  moveTo(layer, row);
+  S.sink = sink;
+  S.method = Math.max(0, F.methods.findIndex((m) => m.name === method));
+}
+
 /** The target at (layer, position), or the nearest layer at which this position is one. */
 function moveTo(layer, row) {
   let best = S.target;
   let least = Infinity;
-  D.targets.forEach(([l, r], t) => {
+  F.targets.forEach(([l, r], t) => {
     const away = Math.abs(l - layer) * 1000 + Math.abs(r - row);
     if (away < least) [best, least] = [t, away];
   });
@@ -137,6 +157,11 @@ function keys(event) {
   const typing = event.target.closest("select, input, textarea");
   if (event.key === "l" && !typing) return togglePlay();
   if (event.key === "s" && !typing) return saveSvg();
+  if (event.key === "p" && !typing) return savePng();
+  if (event.key === "h" && !typing && D.fusions.length > 1) {
+    chooseFusion((S.fusion + 1) % D.fusions.length);
+    return redraw(event.target.closest("#grid") ? "[role=gridcell][aria-selected=true]" : null);
+  }
   const inputs = event.target.closest("#inputs");
   if (!inputs && !event.target.closest("#grid")) return;
   const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] }[event.key];
@@ -148,10 +173,10 @@ function keys(event) {
 
 /** From one target to the next in a direction, over positions that are none. */
 function step(up, right) {
-  let [layer, row] = D.targets[S.target];
+  let [layer, row] = F.targets[S.target];
   while (layer >= 0 && layer < D.layers.length && row >= 0 && row < D.queries.length) {
     [layer, row] = [layer + up, row + right];
-    const t = targetAt.get(`${layer},${row}`);
+    const t = F.targetAt.get(`${layer},${row}`);
     if (t !== undefined && G.x.has(row + D.firstRow)) return chooseTarget(t, true);
   }
 }
@@ -171,8 +196,8 @@ function togglePlay() {
     clearInterval(S.playing);
     S.playing = null;
   } else {
-    const row = D.targets[S.target][1];
-    const steps = D.layers.map((_, l) => targetAt.get(`${l},${row}`)).filter((t) => t !== undefined);
+    const row = F.targets[S.target][1];
+    const steps = D.layers.map((_, l) => F.targetAt.get(`${l},${row}`)).filter((t) => t !== undefined);
     chooseTarget(steps.shift());
     S.playing = setInterval(() => (steps.length ? chooseTarget(steps.shift()) : togglePlay()), 900);
   }
@@ -183,34 +208,6 @@ function switchTheme() {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
-}
-
-const KEPT = ["stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "fill", "fill-opacity", "font", "paint-order"];
-
-/** The graph with its colours written into it, and a line that says what it shows. */
-function svgText() {
-  const live = byId("graph");
-  const copy = live.cloneNode(true);
-  const all = [...copy.querySelectorAll("*")];
-  [...live.querySelectorAll("*")].forEach((element, i) => {
-    const style = getComputedStyle(element);
-    for (const name of KEPT) all[i].style.setProperty(name, style.getPropertyValue(name));
-  });
-  copy.querySelector("#hits").remove();
-  const height = Number(live.getAttribute("height"));
-  const words = `${byId("state").textContent} ${byId("facts").textContent} attnflow ${D.version}`;
-  draw(copy, "text", { x: 8, y: height + 12, style: "font:10px sans-serif;fill:#777" }, words);
-  copy.setAttribute("height", height + 20);
-  copy.setAttribute("viewBox", `0 0 ${live.getAttribute("width")} ${height + 20}`);
-  copy.style.background = getComputedStyle(document.body).backgroundColor;
-  return new XMLSerializer().serializeToString(copy);
-}
-
-function saveSvg() {
-  const link = make("a", { download: "attnflow.svg" });
-  link.href = URL.createObjectURL(new Blob([svgText()], { type: "image/svg+xml" }));
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 function showTip(event, text) {
@@ -240,16 +237,20 @@ function linkHover(element, columns, text) {
 }
 
 function start() {
+  byId("wait").hidden = true;
   byId("app").hidden = false;
-  byId("side").hidden = !D.curves.length;
+  byId("side").hidden = !F.curves.length;
   S.sink = bestInput(0);
   byId("words-label").hidden = !PER_WORD;
   byId("special").closest("label").hidden = !D.special.some(Boolean);
+  byId("shown").hidden = !PER_WORD && !D.special.some(Boolean);
   byId("picture").hidden = !D.image;
   byId("in-text").hidden = Boolean(D.image);
   byId("cross-key").hidden = D.towers.length === 1;
-  D.methods.forEach((method, m) => option(byId("method"), m, labelOf(method.name)));
-  byId("method").value = S.method;
+  F.methods.forEach((method, m) => option(byId("method"), m, labelOf(method.name)));
+  D.fusions.forEach((fusion, f) => option(byId("fusion"), f, fusion.name));
+  byId("fusion").disabled = D.fusions.length === 1;
+  byId("one-fusion").hidden = D.fusions.length > 1;
   Object.assign(S, D.start || {});
   byId("words").checked = S.words;
   byId("special").checked = S.special;

@@ -1,6 +1,6 @@
 /** What stands beside and below the graph: bars, curves, text, picture, table. */
 
-const BAR = 46;
+const BAR = 44;
 const LABELS = { blankout: "blank-out" };
 const COLOURS = { raw: "var(--raw)", rollout: "var(--rollout)", flow: "var(--flow)" };
 
@@ -20,10 +20,10 @@ function drawBars(svg) {
   const u = units();
   const shown = unitsShown(u);
   const group = draw(svg, "g", { id: "bars", "aria-hidden": "true" });
-  let y = G.foot + 16;
-  D.methods.forEach((method, m) => {
+  let y = G.foot + 20;
+  F.methods.forEach((method, m) => {
     drawBarRow(group, u, shown, method, m, y);
-    y += BAR + 14;
+    y += BAR + 18;
   });
   return y;
 }
@@ -31,14 +31,14 @@ function drawBars(svg) {
 function drawBarRow(group, u, shown, method, m, y) {
   const scores = scoresOf(S.target, m, u);
   const base = method.signed ? y + BAR / 2 : y + BAR;
-  draw(group, "line", { class: "rule", x1: LEFT, x2: G.width - 60, y1: base, y2: base });
-  draw(group, "text", { x: LEFT - 8, y: y + BAR / 2 + 2, "text-anchor": "end" }, labelOf(method.name));
+  draw(group, "line", { class: "rule", x1: G.left, x2: G.end, y1: base, y2: base });
+  draw(group, "text", { x: G.left - 8, y: y + BAR / 2 + 2, "text-anchor": "end" }, labelOf(method.name));
   if (!scores) {
-    draw(group, "text", { class: "soft", x: LEFT + 6, y: y + BAR / 2 + 2 }, "no score for this output");
+    draw(group, "text", { class: "soft", x: G.left + 6, y: y + BAR / 2 + 2 }, "no score for this output");
     return;
   }
   const top = highest(scores, shown);
-  draw(group, "text", { class: "soft rank", x: LEFT - 8, y: y + BAR / 2 + 15, "text-anchor": "end" }, `highest ${fixed(top, 3)}`);
+  draw(group, "text", { class: "soft rank", x: G.left - 8, y: y + BAR / 2 + 15, "text-anchor": "end" }, `highest ${fixed(top, 3)}`);
   const ranks = ranksOf(scores, shown);
   for (const g of shown) drawBar(group, u, g, method, scores[g], scores[g] / top, ranks, base, method.signed ? BAR / 2 : BAR);
 }
@@ -51,21 +51,23 @@ function drawBar(group, u, g, method, score, part, ranks, base, most) {
   const height = Math.max(Math.abs(part) * most, 0.6);
   const x = (left + right - width) / 2;
   const chosen = columns.includes(S.sink);
-  const cls = `bar${score < 0 ? " minus" : ""}`;
-  const bar = draw(group, "rect", { class: cls, x, width, y: score < 0 ? base : base - height, height, fill: colourOf(method.name) });
+  const bar = draw(group, "rect", { class: "level", x, width, y: score < 0 ? base : base - height, height, fill: score < 0 ? "var(--residual)" : colourOf(method.name) });
+  bar.dataset.columns = ` ${columns.join(" ")} `;
   if (chosen) draw(group, "rect", { x: x - 2, width: width + 4, y: base + (score < 0 ? -3 : 1), height: 2, fill: "var(--ink)" });
   const rank = ranks.get(g);
   if (G.column >= 24 || rank <= 3) {
     const top = score < 0 ? base - 2 : base - height - 2;
     draw(group, "text", { class: "rank", x: (left + right) / 2, y: top, "text-anchor": "middle" }, rank);
   }
-  bar.addEventListener("click", () => chooseInput(columns[0], true));
-  linkHover(bar, columns, `${u.names[g]}\n${labelOf(method.name)} ${fixed(score)}, rank ${rank}`);
+  // A low bar is hard to hit: the whole height answers.
+  const area = draw(group, "rect", { class: "bar", x: left - G.column / 2, width: right - left + G.column, y: base - most, height: method.signed ? 2 * most : most });
+  area.addEventListener("click", () => chooseInput(columns[0], true));
+  linkHover(area, columns, `${u.names[g]}\n${labelOf(method.name)} ${fixed(score)}, rank ${rank}`);
 }
 
 /** Correlation with gradients and blank-out: the layers are those of the graph, on the same heights. */
 function drawCurves() {
-  if (!D.curves.length) return;
+  if (!F.curves.length) return;
   const svg = byId("curves");
   svg.replaceChildren();
   const [left, width] = [16, 190];
@@ -73,19 +75,19 @@ function drawCurves() {
   const y = (layer) => G.y(D.tops[D.layers.indexOf(layer)], D.firstRow);
   for (const value of [-1, -0.5, 0, 0.5, 1]) {
     draw(svg, "line", { class: "rule", x1: x(value), x2: x(value), y1: TOP, y2: G.bottom });
-    draw(svg, "text", { class: "soft rank", x: x(value), y: G.bottom + 14, "text-anchor": "middle" }, value);
+    draw(svg, "text", { class: "soft rank", x: x(value), y: G.bottom + 14, "text-anchor": "middle" }, String(value).replace("-", "−"));
   }
-  const current = y(D.layers[D.targets[S.target][0]]);
+  const current = y(D.layers[F.targets[S.target][0]]);
   if (current !== null) draw(svg, "line", { class: "cut-tick", x1: left, x2: left + width, y1: current, y2: current, "stroke-opacity": 0.3 });
-  draw(svg, "text", { x: left, y: 13 }, "rank correlation, layer by layer");
-  D.curves.forEach((curve) => drawCurve(svg, curve, x, y));
+  draw(svg, "text", { class: "tower", x: left, y: TOP - 17 }, "rank correlation by layer");
+  F.curves.forEach((curve) => drawCurve(svg, curve, x, y));
   svg.setAttribute("width", left * 2 + width);
   svg.setAttribute("height", G.bottom + 20);
   svg.setAttribute("aria-label", curvesInWords());
   drawCurvesKey();
 }
 
-const references = [...new Set(D.curves.map((c) => c[1]))];
+const references = [...new Set(D.fusions[0].curves.map((c) => c[1]))];
 const dashOf = (reference) => ["none", "5 3", "2 2", "8 3 2 3"][references.indexOf(reference) % 4];
 
 function drawCurve(svg, [method, reference, , layers, values], x, y) {
@@ -102,7 +104,7 @@ function drawCurve(svg, [method, reference, , layers, values], x, y) {
 
 /** A shape for each method, so that the curves can be told apart without colour. */
 function marker(svg, method, x, y, colour) {
-  const at = D.methods.findIndex((m) => m.name === method) % 3;
+  const at = F.methods.findIndex((m) => m.name === method) % 3;
   if (at === 0) return draw(svg, "circle", { cx: x, cy: y, r: 3.5, fill: colour });
   if (at === 1) return draw(svg, "rect", { x: x - 3.2, y: y - 3.2, width: 6.4, height: 6.4, fill: colour });
   return draw(svg, "path", { d: `M${x} ${y - 4.5}L${x + 4.2} ${y + 3.2}H${x - 4.2}Z`, fill: colour });
@@ -111,7 +113,7 @@ function marker(svg, method, x, y, colour) {
 function drawCurvesKey() {
   const key = byId("curves-key");
   key.replaceChildren();
-  for (const [method, reference] of D.curves) {
+  for (const [method, reference] of F.curves) {
     const item = make("span");
     const svg = draw(item, "svg", { width: 34, height: 12, style: "display:inline-block;vertical-align:-1px", "aria-hidden": "true" });
     draw(svg, "line", { x1: 0, x2: 34, y1: 6, y2: 6, stroke: colourOf(method), "stroke-width": 1.6, "stroke-dasharray": dashOf(reference) });
@@ -119,11 +121,11 @@ function drawCurvesKey() {
     item.append(` ${method} with ${labelOf(reference)}`);
     key.append(item);
   }
-  key.append(make("span", {}, `(${[...new Set(D.curves.map((c) => c[2]))].join("; ")})`));
+  key.append(make("span", {}, `(${[...new Set(F.curves.map((c) => c[2]))].join("; ")})`));
 }
 
 function curvesInWords() {
-  return D.curves.map(([method, reference, kind, layers, values]) =>
+  return F.curves.map(([method, reference, kind, layers, values]) =>
     `${kind}, of ${method} with ${labelOf(reference)}: ` +
     layers.map((layer, l) => `layer ${layer} ${values[l] === null ? "none" : fixed(values[l], 2)}`).join(", ")).join(". ");
 }
@@ -160,7 +162,7 @@ function drawMaps() {
   if (!D.image) return;
   const maps = byId("maps");
   maps.replaceChildren();
-  D.methods.forEach((method, m) => {
+  F.methods.forEach((method, m) => {
     const scores = scoresOf(S.target, m, PER_TOKEN);
     if (scores) drawMap(maps, method, scores);
   });
@@ -193,8 +195,8 @@ function drawTable() {
   const table = byId("numbers");
   table.replaceChildren(make("caption", { class: "unseen" }, "Scores and ranks of all inputs for the chosen output"));
   const head = table.createTHead().insertRow();
-  for (const name of ["", "input", ...D.methods.map((m) => labelOf(m.name))]) head.append(make("th", { scope: "col" }, name));
-  const columns = D.methods.map((_, m) => scoresOf(S.target, m, u));
+  for (const name of ["", "input", ...F.methods.map((m) => labelOf(m.name))]) head.append(make("th", { scope: "col" }, name));
+  const columns = F.methods.map((_, m) => scoresOf(S.target, m, u));
   const ranks = columns.map((scores) => scores && ranksOf(scores, shown));
   const body = table.createTBody();
   for (const g of shown) {

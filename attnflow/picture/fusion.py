@@ -1,0 +1,76 @@
+"""Ways to bring the heads of a layer down to one matrix, and how they share the room of one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnflow.attention import Attention
+
+Way = str | int | tuple[int, ...]
+
+# Edges that the engine may look at for the other ways: steps × inputs × half of the network for each.
+SOLVED = 1.2e9
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a picture may hold: a page shall have 2 MB at most and be there in a few seconds.
+
+    Attributes:
+        scores: numbers of the bars; about 4 bytes each in the page.
+        edges: of the flows, all pairs together; about 5 bytes each with their places.
+        work: pairs × (steps × tokens² + what a pair costs in any case); 15 nanoseconds each.
+    """
+
+    scores: int = 120_000
+    edges: int = 170_000
+    work: float = 2.4e8
+
+    def half(self) -> Room:
+        """The room of the way that is shown first, where there are others."""
+        return Room(self.scores // 2, self.edges // 2, self.work / 2)
+
+    def rest(self, scores: int, edges: int, others: int) -> Room:
+        """What each of the others may have, where the first took ``scores`` and ``edges``."""
+        return Room((self.scores - scores) // others, (self.edges - edges) // others, self.work / 2 / others)
+
+
+def head_count(attention: Attention) -> int:
+    """How many heads each layer has at least; 0 where they are one matrix already."""
+    if attention.heads != "all":
+        return 0
+    return min(w.shape[0] if w.ndim == 3 else 1 for b in attention.blocks.values() for w in b.weights)
+
+
+def ways(attention: Attention, first: str | int | Sequence[int] = "mean") -> list[Way]:
+    """``first``, mean, max, min and every single head: those for which there is time and room.
+
+    >>> import numpy as np
+    >>> ways(Attention.of(np.full((1, 2, 3, 3), 1 / 3), heads="all"))
+    ['mean', 'max', 'min', 0, 1]
+    """
+    kept = attention.heads if attention.heads != "all" else first
+    chosen = kept if isinstance(kept, str | int) else tuple(kept)
+    heads = head_count(attention)
+    few: list[Way] = list(dict.fromkeys([chosen, "mean", "max", "min"])) if heads else [chosen]
+    every = list(dict.fromkeys([*few, *range(heads)]))
+    return next((some for some in (every, few) if _fits(attention, len(some) - 1)), [chosen])
+
+
+def _fits(attention: Attention, others: int) -> bool:
+    """Whether each can have the scores of one position at all layers, and all of them in a few seconds."""
+    n = sum({len(b.keys) for b in attention.blocks.values()})
+    steps = sum(len(b.layers) for b in attention.blocks.values())
+    return 3 * steps * n * others <= Room().scores // 2 and steps**2 / 2 * n**3 * others <= SOLVED
+
+
+def name_of(way: str | int | Sequence[int]) -> str:
+    """What the switch calls it.
+
+    >>> name_of("mean"), name_of(3), name_of((0, 2))
+    ('mean', 'head 3', 'heads 0, 2')
+    """
+    if isinstance(way, str):
+        return way
+    return f"head {way}" if isinstance(way, int) else f"heads {', '.join(map(str, way))}"
