@@ -85,8 +85,8 @@ def main() -> None:
         "bertviz model_view",
     ]
     text = (
-        f"Random attention of {LAYERS} layers × {HEADS} heads, in a page that can switch between mean, max, min and single "
-        "heads where there is room. "
+        f"Random attention of {LAYERS} layers × {HEADS} heads, in a page that can switch between mean, max, "
+        "min and single heads where there is room. "
         "*First draw*: from opening the file in headless Chromium to the whole graph, best of three. *Outputs*, "
         "*edge flows* and *flow kept* (the mean share of an edge flow that its stored edges carry): of the mean of the "
         "heads; the second number of edge flows is that of each other way."

@@ -74,7 +74,7 @@ def plot_text(relevance: Relevance, ax: Axes | None = None, width: int = 72, siz
     before: Any = None
     for name, weight, (x, y) in zip(names, weights(words.scores[-1]), places, strict=True):
         # A word stands behind the one before it, however wide that comes out.
-        where = {"xy": (1, 0), "xycoords": before, "xytext": (6, 0)} if x else _line_start(y, rows)
+        where = {"xy": (1, 0), "xycoords": before, "xytext": (6, 0)} if x else _line_start(y, size)
         box = {"facecolor": tuple(c / 255 for c in blend(weight)), "edgecolor": "none", "pad": 2}
         before = ax.annotate(name, **where, textcoords="offset points", size=size, va="bottom", bbox=box)
     ax.set_axis_off()
@@ -82,8 +82,9 @@ def plot_text(relevance: Relevance, ax: Axes | None = None, width: int = 72, siz
     return ax
 
 
-def _line_start(line: int, lines: int) -> dict[str, Any]:
-    return {"xy": (0, 1 - (line + 1) / lines), "xycoords": "axes fraction", "xytext": (0, 4)}
+def _line_start(line: int, size: float) -> dict[str, Any]:
+    """Lines follow each other from the top, whatever the height of the axes."""
+    return {"xy": (0, 1), "xycoords": "axes fraction", "xytext": (0, 4 - (line + 1) * size * 2.2)}
 
 
 def _lines(names: Sequence[str], width: int) -> list[tuple[int, int]]:

@@ -19,8 +19,8 @@ from attnflow.views.tints import blend, weights
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LONGEST = 24
-# Cells of a column with one score, and of the borders and the number of the token.
-_SCORE, _FRAME = 9, 8
+# Cells of the borders and the number of the token.
+_FRAME = 8
 
 
 def bar(share: float, width: int) -> str:
@@ -37,8 +37,9 @@ def tables(results: Sequence[Relevance], console: Console) -> list[Table]:
     """One table, or on a narrow screen several below one another, so that no score is cut off."""
     check_one_position(results)
     widest = max(cell_len(show(t)) for t in results[0].tokens)
-    token = max(5, min(widest, _LONGEST, console.width - _FRAME - _SCORE))
-    each = max(1, (console.width - _FRAME - token) // _SCORE)
+    score = _score_width(results)
+    token = max(5, min(widest, _LONGEST, console.width - _FRAME - score))
+    each = max(1, (console.width - _FRAME - token) // score)
     return [table(results[i : i + each], console, token) for i in range(0, len(results), each)]
 
 
@@ -53,7 +54,7 @@ def table(results: Sequence[Relevance], console: Console, token_width: int = _LO
     out.add_column("token", no_wrap=True, max_width=token_width)
     for r in results:
         out.add_column(r.method, justify="left", no_wrap=True)
-    width = _bar_width(console, len(results), token_width)
+    width = _bar_width(console, results, token_width)
     parts = [weights(r.scores[-1]) for r in results]
     for j, token in enumerate(results[0].tokens):
         style = "dim" if results[0].tokens.special[j] else ""
@@ -91,10 +92,15 @@ def _cell(score: float, part: float, width: int) -> Text:
     return Text(f"{score:.3f} {bar(abs(part), width)}" if width else f"{score:.3f}")
 
 
-def _bar_width(console: Console, methods: int, token: int) -> int:
+def _score_width(results: Sequence[Relevance]) -> int:
+    """Cells of a column with one score, its border and the name of the method."""
+    return max([9, *(len(r.method) + 3 for r in results)])
+
+
+def _bar_width(console: Console, results: Sequence[Relevance], token: int) -> int:
     if not console.is_terminal:
         return 0
-    return max(0, min(16, (console.width - _FRAME - token) // max(methods, 1) - _SCORE - 1))
+    return max(0, min(16, (console.width - _FRAME - token) // max(len(results), 1) - 10))
 
 
 def _title(r: Relevance) -> str:

@@ -262,7 +262,7 @@ def test_the_switch_of_heads_shows_the_flows_that_python_computed(opened):
         view.select_option("#fusion", label=name)
         expected = flow(kept, heads=way).scores[1, 3, 4]
         assert value(view) == f"{expected:.4f}"
-        assert f"heads: {name}" in view.locator("#state").inner_text()
+        assert f"{name}): flow" in view.locator("#state").inner_text()
         assert f"heads={way}," in view.locator("#about").inner_text()
         assert view.locator("#bars text", has_text=re.compile("^blank-out$")).count() == 1
     view.keyboard.press("h")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +56,14 @@ def test_a_narrow_screen_shows_every_score_in_full(width):
     for score, count in (("0.500", 3), ("-0.400", 2), ("0.300", 3), ("0.100", 2)):
         assert "\n".join(lines).count(score) == count
     assert "…" not in "\n".join(lines[2:])
+
+
+@pytest.mark.parametrize("width", [30, 40])
+def test_a_narrow_screen_shows_the_names_of_the_methods(width):
+    named = [replace(RAW, method=name) for name in ("rollout", "gradient")]
+    text = printed(named, width=width)
+    assert "rollout" in text
+    assert "gradient" in text
 
 
 def test_wide_characters_and_long_tokens_keep_the_columns_straight():

@@ -27,7 +27,7 @@ function chooseInput(j, focus = false) {
 function drawWords(pair, run) {
   const [layer, row] = F.targets[S.target];
   const state = byId("state");
-  const heads = D.fusions.length > 1 ? ` (heads: ${F.name})` : "";
+  const heads = D.fusions.length > 1 ? ` (${F.name.startsWith("head") ? "" : "heads: "}${F.name})` : "";
   state.replaceChildren("Output ", name(D.queries[row]), ` at layer ${D.layers[layer]} draws on input `, name(D.tokens[S.sink]), `${heads}: flow `);
   const value = pair ? pair.value : scoresOf(S.target, F.flow, PER_TOKEN)[S.sink];
   state.append(make("strong", { id: "value" }, fixed(value)));

@@ -1,6 +1,9 @@
 /** The graph as a file: a drawing that stands alone, or its pixels. */
 
-const KEPT = ["stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "fill", "fill-opacity", "font", "paint-order"];
+const KEPT = [
+  "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "fill", "fill-opacity", "paint-order",
+  "font-family", "font-size", "font-style", "font-weight",
+];
 const PIXELS = 2; // of the file for each of the screen: sharp on paper and on dense screens
 
 /** The graph with its colours written into it, and lines that say what it shows. */
