@@ -43,7 +43,7 @@ def towers_page() -> str:
     model = T5ForConditionalGeneration(config).eval()
     for weights in model.parameters():
         weights.data *= 3 if weights.ndim == 2 else 1
-    words = {"input_ids": demo.SENTENCE, "decoder_input_ids": "a man is near"}
+    words = {"input_ids": demo.SENTENCE, "decoder_input_ids": " ".join(demo.SENTENCE.split()[:3])}
     inputs = {name: tokenizer(text, return_tensors="pt").input_ids for name, text in words.items()}
     return flow(capture(model, tokenizer, inputs=inputs, heads="all"), position="last").to_html()
 

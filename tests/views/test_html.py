@@ -128,10 +128,9 @@ def test_only_the_script_of_the_page_may_run():
 def test_128_tokens_and_12_layers_fit_into_two_megabytes():
     names = [f"token{i}" for i in range(128)]
     attention = Attention.of(random_attention(0, 12, 128), tokens=names)
-    # All that the defaults would keep, without waiting for as many flows: an edge and its capacity have 10 bytes.
+    # All that the defaults would keep, without waiting for as many flows: an edge has 5 to 6 bytes in the page.
     p = picture(attention, pairs=3)
-    size = len(flow_page(p)) + 4 / 3 * 10 * (Room().edges - 3 * 600) * 0.6
-    assert size < 2e6
+    assert len(flow_page(p)) + 6 * Room().edges < 2e6
     assert f"{len(p.targets):,} of 1,536 outputs" in flow_page(p)
 
 

@@ -38,7 +38,7 @@ function drawBarRow(group, u, shown, method, m, y) {
     return;
   }
   const top = highest(scores, shown);
-  draw(group, "text", { class: "soft rank", x: G.left - 8, y: y + BAR / 2 + 15, "text-anchor": "end" }, `highest ${fixed(top, 3)}`);
+  draw(group, "text", { class: "soft rank", x: G.left - 8, y: y + BAR / 2 + 15, "text-anchor": "end" }, `highest ${fixed(top, top < 10 ? 3 : 1)}`);
   const ranks = ranksOf(scores, shown);
   for (const g of shown) drawBar(group, u, g, method, scores[g], scores[g] / top, ranks, base, method.signed ? BAR / 2 : BAR);
 }
