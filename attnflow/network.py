@@ -44,7 +44,14 @@ class Step:
 
     def matrix(self) -> F64:
         """The step as a matrix ``[size, size]`` whose rows sum to one (or to zero, for a row of zeros)."""
-        return self.above(np.eye(self.size))
+        rows, columns = self._slices()
+        mass, weights = self._parts()
+        out = np.eye(self.size)
+        out[rows, rows] = 0
+        out[rows, columns] = mass[0][:, None] * weights
+        own = np.arange(rows.start, rows.stop)
+        out[own, own] += mass[1]
+        return out
 
     def above(self, below: F64) -> F64:
         """``M @ below``: carries ``[size, m]`` from the lower level to the upper one."""

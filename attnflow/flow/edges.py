@@ -39,8 +39,9 @@ class EdgeFlow:
         if nearest not in ("source", "sink"):
             raise SelectionError(f"nearest={nearest!r} is not known. Use 'source' or 'sink'.")
         side = self.near_source if nearest == "source" else self.near_sink
-        crossing = ~side[1:, :, None] & side[:-1, None, :] & (self.units > 0)
-        return [(int(h), int(i), int(k)) for h, i, k in np.argwhere(crossing)]
+        used = np.argwhere(self.units > 0)
+        h, i, k = used.T
+        return [(a, b, c) for a, b, c in used[~side[h + 1, i] & side[h, k]].tolist()]
 
 
 def edge_flow(stack: Any, height: int, row: int, sink: int) -> EdgeFlow:
