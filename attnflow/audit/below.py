@@ -77,7 +77,11 @@ def _below(model: nn.Module, spot: Spot) -> Sequence[nn.Module]:
     if not spot.tower:
         return []
     tower = model.get_submodule(spot.tower)
-    return list(tower.children())[: min(spot.layers)] if isinstance(tower, nn.ModuleList) else []
+    if not isinstance(tower, nn.ModuleList):
+        return []
+    changed = [name for (name, _), layer in spot.where.items() if layer in spot.layers]
+    first = min(int(name.removeprefix(f"{spot.tower}.").split(".")[0]) for name in changed)
+    return list(tower)[:first]
 
 
 @contextmanager

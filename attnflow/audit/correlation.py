@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
+from torch import Tensor, nn
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.instances import Instance, Progress, Texts, by_class, check_number, open_texts
-from attnflow.audit.spot import replaced
+from attnflow.audit.spot import replaced, unseen
 from attnflow.capture import capture
+from attnflow.capture.reduce import Heads
+from attnflow.capture.session import Call
 from attnflow.compare.plan import ATTENTION, Spec, Step, _steps
 from attnflow.compare.worker import _aligned
 from attnflow.correlate import is_constant
-from attnflow.errors import SelectionError
+from attnflow.errors import CaptureError, SelectionError
 from attnflow.importance.blankout import attribute as loo_of
 from attnflow.importance.example import ready
 from attnflow.importance.gradient import attribute as gradient_of
@@ -49,6 +51,7 @@ def correlation(
     labels: Sequence[Any] | None = None,
     methods: Spec | None = None,
     layers: int | str | Sequence[int] = -1,
+    heads: Heads = "mean",
     detach_attention: bool = True,
     special_tokens: bool = False,
     significance: float = 0.05,
@@ -78,6 +81,7 @@ def correlation(
         methods: of "raw", "rollout" and "flow", or a dict of options as for :func:`attnflow.compare`; None takes all
             three, or "raw" alone where the attention is not square.
         layers: true numbers (negatives from the top), or "all"; by default the last.
+        heads: how the heads of a layer are brought down to one: "mean", "max", "min", one head, or the mean of some.
         detach_attention: take the weights as constants in the gradient, as the paper's code does; False follows the
             gradient through the softmax too.
         special_tokens: False leaves [CLS], </s> and their like out of the ranking, as the paper does with SOS and EOS.
@@ -112,7 +116,7 @@ def correlation(
     made: list[dict[str, Any]] = []
     with ready(model) as module:
         for done, instance in enumerate(given.instances(module, tokenizer, head=False), 1):
-            scored = _scores(module, tokenizer, instance, steps, layers)
+            scored = _scores(module, tokenizer, instance, steps, layers, heads)
             references = _references(module, instance, detach_attention, batch_size)
             made += _records(instance, scored, *references, special_tokens)
             if progress is not None:
@@ -121,7 +125,8 @@ def correlation(
     table = _table(records, significance)
     return Finding(
         "correlation", table, records, _verdict(table, len(given), significance), _LIMITS,
-        _settings(given, records, detach_attention, special_tokens, significance), lambda ax: _draw(ax, records),
+        {**_settings(given, records, significance), "heads": heads, "detach_attention": detach_attention,
+         "special_tokens": special_tokens}, lambda ax: _draw(ax, records),
     )  # fmt: skip
 
 
@@ -133,10 +138,10 @@ Scored = list[tuple[str, int, Vector]]
 
 
 def _scores(
-    model: nn.Module, tokenizer: Any, instance: Instance, steps: tuple[Step, ...] | None, layers: Any
+    model: nn.Module, tokenizer: Any, instance: Instance, steps: tuple[Step, ...] | None, layers: Any, heads: Heads
 ) -> Scored:
     """(method, layer, ``[tokens]``): the attention of the output position in each way."""
-    attention = capture(model, tokenizer, inputs=instance.example.inputs)
+    attention = capture(model, tokenizer, inputs=instance.example.inputs, heads=heads)
     square = len(attention.blocks) > 1 or all(w.shape[-2] == w.shape[-1] for w in attention.only.weights)
     # A pooling layer has one row, whatever the position.
     row = instance.row if square else 0
@@ -160,14 +165,29 @@ def _references(model: nn.Module, instance: Instance, detach: bool, batch_size: 
     """(gradients, leave-one-out), ``[tokens]`` each; NaN where a token cannot be taken away."""
     example, goal = instance.example, instance.goal
     outputs = example.outputs
-    constant: AbstractContextManager[Any] = replaced(model, lambda call, w: w.detach()) if detach else nullcontext()
-    with constant:
+    with _constant(model) if detach else nullcontext():
         slopes = gradient_of(example, goal, outputs, method="input_x_gradient", reduce="abs_of_sum")
     # Independent classes have no one distribution: the probability of the predicted one is compared.
     score = None if goal.independent or goal.kind == "vector" or goal.score == "logit" else "tvd"
     taken = loo_of(example, goal, outputs, blank="delete", score=score, batch_size=batch_size)
     example.cache.clear()
     return slopes.scores[0], taken.scores[0]
+
+
+@contextmanager
+def _constant(model: nn.Module) -> Iterator[None]:
+    """No gradient goes through the attention weights; an error if they were not seen."""
+    seen: list[str] = []
+
+    def cut(call: Call, weights: Tensor) -> Tensor:
+        seen.append(call.name)
+        return weights.detach()
+
+    with replaced(model, cut) as records:
+        yield
+        records.clear()
+    if not seen:
+        raise CaptureError(f"{unseen(model)} Let the gradient through it:  detach_attention=False")
 
 
 def _records(
@@ -197,16 +217,14 @@ def kendall(a: Vector, b: Vector, keep: Any = True) -> dict[str, Any]:
     return {"tau": float(found.statistic), "p": float(found.pvalue), "tokens": len(x)}
 
 
-def _settings(given: Texts, records: pd.DataFrame, detach: bool, special: bool, significance: float) -> dict[str, Any]:
+def _settings(given: Texts, records: pd.DataFrame, significance: float) -> dict[str, Any]:
     attention = records[records["pair"] != BOTH]
     return {
         **given.settings(),
         "methods": sorted(set(attention["method"])),
         "layers": sorted(int(i) for i in set(attention["layer"])),
-        "detach_attention": detach,
         "gradient": "|Σ gradient·embedding| of the predicted probability",
         "leave_one_out": "deletion, TVD ½Σ|p − q| of the outputs",
-        "special_tokens": special,
         "significance": significance,
         "correlation": "kendall (τ-b)",
     }

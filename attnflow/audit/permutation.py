@@ -143,22 +143,22 @@ class _Shuffle:
         old = take(weights, at)
         free = self.spot.free(old, [self.instance])
         if self.first is None:
-            self._look(call.layer, weights, old, free)
+            self._look(self.spot.layer(call), weights, old, free)
             return None
-        noise = [self._noise(call, self.first + i, old) for i in range(len(old))]
+        noise = [self._noise(self.spot.layer(call), self.first + i, old) for i in range(len(old))]
         new = shuffled(old, free, torch.from_numpy(np.stack(noise)).to(old.device))
         return put(weights, at, self.spot.chosen(old, new))
 
     def _look(self, layer: int, weights: Tensor, old: Tensor, free: Tensor) -> None:
-        if self.spot.rows == "all" and weights.shape[2] > 1:
+        if self.spot.rows == "all" and weights.shape[2] == len(self.instance.example.queries):
             old, free = (x[:, :, [self.instance.row]] for x in (old, free))
         moving = self.spot.of_heads(torch.where(free, old, 0.0))
         self.largest[layer] = float(moving.amax(-1).mean())
         self.movable[layer] = float(moving.sum(-1).mean() / self.spot.of_heads(old).sum(-1).mean())
 
-    def _noise(self, call: Call, number: int, old: Tensor) -> Any:
+    def _noise(self, layer: int, number: int, old: Tensor) -> Any:
         """One stream of chance for each text, layer and permutation, so that batches do not matter."""
-        stream = np.random.default_rng([self.seed, self.instance.number, call.layer, number])
+        stream = np.random.default_rng([self.seed, self.instance.number, layer, number])
         heads, rows, keys = old.shape[1:]
         noise = stream.random((1 if self.share_heads else heads, rows, keys), np.float32)
         return np.broadcast_to(noise, (heads, rows, keys))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def _look(model: nn.Module, instances: Sequence[Instance], spot: Spot) -> tuple[
             at = spot.rows_of(instances, weights)
             old = take(weights, at)
             free = spot.free(old, instances).expand_as(old)
-            sites[call.layer] = Site(old[:, None], free[:, None], at)
+            sites[spot.layer(call)] = Site(old[:, None], free[:, None], at)
 
     with torch.no_grad(), replaced(model, note) as records:
         outputs = forward(model, inputs_of(instances), records)
@@ -142,11 +143,14 @@ def _climb(
     def swap(call: Call, weights: Tensor) -> Tensor | None:
         if not now or not how.spot.wants(call):
             return None
-        at = sites[call.layer].rows.repeat_interleave(how.candidates, 0)
-        return put(weights, at, now[call.layer].flatten(0, 1))
+        layer = how.spot.layer(call)
+        at = sites[layer].rows.repeat_interleave(how.candidates, 0)
+        return put(weights, at, now[layer].flatten(0, 1))
+
+    inputs = cache(partial(inputs_of, instances))
 
     def run(copies: int) -> Tensor:
-        return outputs_of(instances, forward(model, inputs_of(instances, copies), records), copies)
+        return outputs_of(instances, forward(model, inputs(copies), records), copies)
 
     parameters = list(logits.values())
     optimiser = torch.optim.Adam(parameters, lr=how.lr, amsgrad=True)

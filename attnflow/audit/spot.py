@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from attnflow.audit.instances import Instance, check_choice
 from attnflow.capture import capture
+from attnflow.capture.bands import FAMILIES
 from attnflow.capture.reduce import Reduction, check_heads
+from attnflow.capture.report import model_type
 from attnflow.capture.session import Call, Replace
 from attnflow.errors import CaptureError, SelectionError, ShapeError
 from attnflow.importance.embedding import run
@@ -31,7 +33,8 @@ class Spot:
     Attributes:
         tower, kind: of the modules (see :class:`attnflow.capture.session.Call`): in an encoder-decoder model the
             decoder's own self-attention.
-        layers: their true numbers.
+        where: the layer of each call, by the name of its module and how often this had been entered before.
+        layers: the numbers of those that are changed.
         heads: the heads that are changed, None for all.
         rows: "position": the row of the output position that is examined; "all": every row.
         fix_special: columns of special tokens stay as they are.
@@ -39,6 +42,7 @@ class Spot:
 
     tower: str
     kind: str
+    where: Mapping[tuple[str, int], int]
     layers: tuple[int, ...]
     heads: tuple[int, ...] | None
     rows: str
@@ -46,7 +50,11 @@ class Spot:
 
     def wants(self, call: Call) -> bool:
         """True for a call whose weights are changed."""
-        return call.layer in self.layers and call.tower == self.tower and call.kind == self.kind
+        return call.kind == self.kind and self.where.get((call.name, call.entry)) in self.layers
+
+    def layer(self, call: Call) -> int:
+        """The layer of a call that :meth:`wants` takes."""
+        return self.where[call.name, call.entry]
 
     def rows_of(self, instances: Sequence[Instance], weights: Tensor) -> Tensor:
         """``[batch, rows]``: which rows of ``weights`` [batch, heads, queries, keys] are changed.
@@ -172,15 +180,13 @@ def find_spot(model: nn.Module, instance: Instance, layers: Layers, heads: Heads
 
     with replaced(model, note) as records, torch.no_grad():
         forward(model, instance.example.inputs, records)
-    if not calls:
-        raise CaptureError(
-            f"The attention of {type(model).__name__} was not seen while it ran, so that other weights cannot be put "
-            "in its place: what a model only returns with output_attentions=True comes too late."
-        )
+    # A band has one column for each distance and not for each token, so that moving its weights means something else.
+    if not calls or model_type(model) in FAMILIES:
+        raise CaptureError(unseen(model))
     # The tower that ran last is the one whose output is read.
     tower = calls[-1][0].tower
     kind = "self" if any(c.kind == "self" and c.tower == tower for c, _ in calls) else "cross"
-    mine = {c.layer: count for c, count in calls if c.tower == tower and c.kind == kind}
+    mine, where = _numbered([(c, count) for c, count in calls if c.tower == tower and c.kind == kind])
     have = sorted(mine)
     picked = sorted({have[pick_layer(i, have)] for i in _numbers(layers, have)})
     for layer in picked:
@@ -188,7 +194,26 @@ def find_spot(model: nn.Module, instance: Instance, layers: Layers, heads: Heads
             Reduction(check_heads(heads)).check(mine[layer])
     number = mine[picked[0]]
     chosen = None if heads is None else tuple(h % number for h in ([heads] if isinstance(heads, int) else heads))
-    return Spot(tower, kind, tuple(picked), chosen, rows, fix_special)
+    return Spot(tower, kind, where, tuple(picked), chosen, rows, fix_special)
+
+
+def _numbered(calls: Sequence[tuple[Call, int]]) -> tuple[dict[int, int], dict[tuple[str, int], int]]:
+    """(heads of each layer, layer of each call); a module that is every layer, as ALBERT's, has its calls counted."""
+    once = len({c.layer for c, _ in calls}) == len({(c.name, c.entry) for c, _ in calls})
+    where: dict[tuple[str, int], int] = {}
+    heads: dict[int, int] = {}
+    for call, count in calls:
+        number = where.setdefault((call.name, call.entry), call.layer if once else len(where))
+        heads[number] = count
+    return heads, where
+
+
+def unseen(model: nn.Module) -> str:
+    """What an error says of a model whose weights cannot be changed."""
+    return (
+        f"The attention of {type(model).__name__} was not seen as a matrix of tokens while it ran, so that other "
+        "weights cannot be put in its place; what a model only returns with output_attentions=True comes too late."
+    )
 
 
 def _numbers(layers: Layers, have: Sequence[int]) -> Sequence[int]:

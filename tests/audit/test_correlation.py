@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +78,21 @@ def test_detaching_changes_gradients_alone():
     two = correlation(model, tokenizer, TEXTS, methods="raw", detach_attention=False).records
     same = one["pair"] == LOO
     assert np.allclose(one[same]["tau"], two[same]["tau"]) and not np.allclose(one[~same]["tau"], two[~same]["tau"])
+
+
+def test_heads_one_by_one():
+    model, tokenizer = classifier(), demo.tokenizer()
+    found = correlation(model, tokenizer, TEXTS[:1], methods="raw", heads=2)
+    scores = raw(model, tokenizer, TEXTS[0], position="cls", heads=2, layer=-1).scores[0, 1:-1]
+    loo = blankout(model, tokenizer, TEXTS[0], blank="delete", score="tvd").scores[0, 1:-1]
+    assert tau(found, LOO)["tau"] == pytest.approx(kendalltau(scores, loo).statistic) and found.settings["heads"] == 2
+
+
+def test_attention_that_is_not_seen_cannot_be_held_constant(monkeypatch):
+    function = sys.modules["attnflow.audit.correlation"]
+    monkeypatch.setattr(function, "replaced", lambda model, replace: nullcontext([]))
+    with pytest.raises(AttnFlowError, match="was not seen as a matrix.*detach_attention=False"):
+        correlation(classifier(), demo.tokenizer(), TEXTS, methods="raw")
 
 
 def test_the_table_is_the_mean_of_the_records():

@@ -43,7 +43,7 @@ def test_an_identity_permutation_changes_nothing(monkeypatch):
     model = classifier()
     for rows in ("position", "all"):
         shuffle = shuffle_of(model, TEXTS[0], demo.tokenizer(), layers="all", rows=rows)
-        monkeypatch.setattr(shuffle, "_noise", lambda call, i, old: np.broadcast_to(
+        monkeypatch.setattr(shuffle, "_noise", lambda layer, i, old: np.broadcast_to(
             np.linspace(0, 0.9, old.shape[-1], dtype=np.float32), old.shape[1:]))  # fmt: skip
         assert changes_of(model, shuffle, 5, 2).max() < 1e-6
 
@@ -117,6 +117,28 @@ def test_batches_do_not_matter_and_seeds_do():
     assert np.allclose(whole["change"], parts["change"], atol=1e-6)
     assert not np.allclose(whole["mean"], other["mean"], atol=1e-6)
     assert again["max_attention"][0] == pytest.approx(whole["max_attention"][1])
+
+
+def test_one_module_that_is_every_layer_is_told_apart_by_its_calls():
+    from transformers import AlbertConfig, AlbertForSequenceClassification
+
+    sizes = {"hidden_size": 16, "embedding_size": 8, "num_attention_heads": 4, "intermediate_size": 16}
+    torch.manual_seed(0)
+    model = AlbertForSequenceClassification(AlbertConfig(**sizes, num_hidden_layers=3, vocab_size=40)).eval()
+    seen = watched(model, shuffle_of(model, [5, 6, 7, 8], layers=1))
+    assert [new is None for _, _, new in seen] == [True, False, True]
+    assert permutation(model, None, [[5, 6, 7, 8]], permutations=3).settings["layers"] == [2]
+
+
+def test_attention_of_fewer_rows_than_tokens():
+    from transformers import FunnelConfig, FunnelForSequenceClassification
+
+    sizes = {"d_model": 16, "n_head": 4, "d_head": 4, "d_inner": 16, "block_sizes": [1, 1], "num_decoder_layers": 1}
+    torch.manual_seed(0)
+    model = FunnelForSequenceClassification(FunnelConfig(**sizes, vocab_size=40)).eval()
+    with pytest.raises(AttnFlowError, match="3 rows and the text 5 output positions.* Use rows='all'"):
+        permutation(model, None, [[5, 6, 7, 8, 9]])
+    assert len(permutation(model, None, [[5, 6, 7, 8, 9]], rows="all", fix_special=False, permutations=3).records) == 1
 
 
 @pytest.mark.parametrize("kind", ["masked", "gpt2", "llama", "gpt-oss", "gemma2", "bloom"])
