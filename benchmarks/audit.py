@@ -52,9 +52,9 @@ class Plan:
     penalties: tuple[float, ...] = PENALTIES
     width: int = 128
     layers: int = 2
-    lstm: Recipe = field(default_factory=lambda: Recipe(epochs=8, patience=3, balanced=True))
-    transformer: Recipe = field(default_factory=lambda: Recipe(epochs=8, patience=3, rate=3e-4, balanced=True))
-    imposters: Recipe = field(default_factory=lambda: Recipe(epochs=12, patience=4))
+    lstm: Recipe = field(default_factory=lambda: Recipe(epochs=6, patience=2, balanced=True))
+    transformer: Recipe = field(default_factory=lambda: Recipe(epochs=8, patience=2, rate=3e-4, balanced=True))
+    imposters: Recipe = field(default_factory=lambda: Recipe(epochs=8, patience=3))
     minilm: Recipe = field(default_factory=lambda: Recipe(epochs=2, patience=2, rate=5e-5, decay=0.0))
 
 

@@ -1,0 +1,99 @@
+"""The benchmark of the debate: its readers, its page, and all of it at toy size."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module
+    for name in ("audit", "audit_data", "audit_page", "report", "train_sst2"):
+        sys.modules.pop(name, None)
+
+
+def test_readers(load, tmp_path):
+    data = load("audit_data")
+    for name in ("sst", "agnews", "imdb"):
+        (tmp_path / name).mkdir()
+    tree = "(3 (2 It) (4 (2 's) (3 (2 a) (4 (3 lovely) (2 (2 21st) (2 (2 film) (2 .)))))))\n(2 (2 no) (2 one))\n"
+    for name in ("train", "dev", "test"):
+        (tmp_path / "sst" / f"{name}.txt").write_text(tree)
+    sst = data.read("sst", tmp_path, data.Sizes())
+    assert sst.train == [("it 's a lovely qqq film .", 1)]
+    news = "".join(f"Oil rose {i} % \\today.\t{c}\n" for i in range(10) for c in ("World", "Business", "Sports"))
+    for name in ("dev", "test"):
+        (tmp_path / "agnews" / f"{name}.tsv").write_text(news)
+    agnews = data.read("agnews", tmp_path, data.Sizes())
+    assert (len(agnews.train), len(agnews.valid), len(agnews.test)) == (17, 3, 20)
+    assert agnews.test[:2] == [("oil rose qqq % today .", 0), ("oil rose qqq % today .", 1)]
+    for name in ("train", "test"):
+        with gzip.open(tmp_path / "imdb" / f"{name}.tsv.gz", "wt") as file:
+            file.write("".join(f"Don't<br />go! {'x ' * (i % 5)}\t{i % 2}\n" for i in range(20)))
+    imdb = data.read("imdb", tmp_path, data.Sizes(4, 2, 3, 10))
+    assert [len(part) for part in (imdb.train, imdb.valid, imdb.test)] == [4, 2, 3]
+    assert imdb.test[0][0].startswith("don't go !") and all(len(t.split()) <= 10 for t, _ in imdb.test)
+    words = sst.words()
+    assert words.convert_ids_to_tokens(words("it 's new .")["input_ids"]) == [
+        "<cls>",
+        "it",
+        "'s",
+        "<unk>",
+        ".",
+        "<eos>",
+    ]
+    assert sst.splits(words).edges
+
+
+def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(load, tmp_path):
+    import pandas as pd
+
+    from attnflow.audit import Finding
+
+    page, data = load("audit_page"), load("audit_data")
+    table = pd.DataFrame({"attention": ["trained", "uniform"], "F1": [0.5, 0.25]})
+    found = Finding("uniform", table, pd.DataFrame({"a": [1]}), "So so.", ("One.",), {"seed": 0})
+    page.keep(tmp_path / "uniform.json", found, 1.5)
+    again = page.kept(tmp_path / "uniform.json")
+    assert again.table.equals(table) and again.settings["seconds"] == 1.5
+    assert page.kept(tmp_path / "seeds.json") is None
+    made = data.read("sst", None, data.Sizes(4, 2, 2))
+    target = tmp_path / "debate.md"
+    target.write_text("# Page\n\n<!-- audit:lstm-sst:begin -->\nold\n<!-- audit:lstm-sst:end -->\n\nbelow\n")
+    for _ in range(2):
+        page.write(target, "lstm-sst", {"uniform": again}, made, tmp_path)
+    text = target.read_text()
+    assert "| F1 uniform | 0.822 | 0.250 |" in text and "**uniform**: So so." in text
+    assert text.startswith("# Page") and text.endswith("below\n") and "old" not in text
+    assert "guide" not in text and text.count("audit:lstm-sst:begin") == 1
+
+
+@pytest.mark.slow
+def test_all_parts_at_toy_size(load, tmp_path, capsys):
+    bench = load("audit")
+    page = tmp_path / "debate.md"
+    arguments = ["--quick", "--work", str(tmp_path / "work"), "--page", str(page)]
+    bench.main(arguments)
+    first = capsys.readouterr().out
+    assert "transformer-agnews imposter" in first
+    text = page.read_text()
+    assert "guide flow" in text and "imposter λ 0.0005" in text
+    bench.main(arguments)
+    assert "imposter" not in capsys.readouterr().out and page.read_text() == text
+
+
+def test_the_docs_page_has_a_place_for_every_part(load):
+    bench = load("audit")
+    text = (FOLDER.parent / "docs" / "debate.md").read_text(encoding="utf-8")
+    for part in bench.PARTS:
+        assert f"<!-- audit:{part}:begin -->" in text and f"<!-- audit:{part}:end -->" in text
+    with pytest.raises(SystemExit):
+        bench.main(["--work", "somewhere"])
