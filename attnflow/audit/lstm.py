@@ -88,7 +88,7 @@ class BothWays(nn.Module):
 
     def forward(self, words: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """``[batch, n, embedding]`` → ``[batch, n, 2 · hidden]``; ``real`` ``[batch, n]`` is False at padding."""
-        order = None if bool((real[:, 1:] <= real[:, :-1]).all()) else (~real).to(torch.uint8).argsort(1, stable=True)
+        order = _real_first(real)
         places = torch.arange(words.shape[1], device=words.device)
         length = real.sum(1, keepdim=True)
         turned = torch.where(places < length, length - 1 - places, places)
@@ -96,6 +96,13 @@ class BothWays(nn.Module):
         back = _pick(self.backwards(_pick(begun, turned))[0], turned)
         states = torch.cat([self.forwards(begun)[0], back], -1)
         return states if order is None else _pick(states, order.argsort(dim=1))
+
+
+def _real_first(real: torch.Tensor) -> torch.Tensor | None:
+    """The order that puts real tokens before padding; None where they stand so already."""
+    if bool((real[:, 1:] <= real[:, :-1]).all()):
+        return None
+    return (~real).to(torch.uint8).argsort(dim=1, stable=True)
 
 
 def _pick(states: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
