@@ -46,9 +46,9 @@ class Plan:
     correlated: int = 200
     permuted: int = 200
     permutations: int = 100
-    attacked: int = 100
+    attacked: int = 50
     steps: int = 500
-    seeds: tuple[int, ...] = (1, 2, 3, 4)
+    seeds: tuple[int, ...] = (1, 2, 3)
     penalties: tuple[float, ...] = PENALTIES
     width: int = 128
     layers: int = 2
