@@ -85,7 +85,7 @@ def test_all_parts_at_toy_size(load, tmp_path, capsys):
     first = capsys.readouterr().out
     assert "transformer-agnews imposter" in first
     text = page.read_text()
-    assert "guide flow" in text and "imposter λ 0.0005" in text
+    assert "guide flow" in text and "imposter λ 0.01" in text
     bench.main(arguments)
     assert "imposter" not in capsys.readouterr().out and page.read_text() == text
 
