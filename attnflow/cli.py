@@ -118,6 +118,7 @@ def demo(
     """Explain one sentence on the model inside the package, without any network."""
     from attnflow import demo as inside
 
+    _quiet()
     options: dict[str, Any] = {"position": "cls"}
     _explain(inside.model(), inside.tokenizer(), inside.SENTENCE, METHODS, -1, False, False, out, True, options)
     typer.echo(inside.NOTE)

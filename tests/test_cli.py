@@ -52,9 +52,9 @@ def test_demo_prints_a_table_and_writes_a_page(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("demo") == 0
     out = capsys.readouterr().out
-    for wanted in ("raw", "rollout", "flow", "cabinets", "untrained", str(tmp_path / "attnflow-demo.html")):
+    for wanted in ("raw", "rollout", "flow", "doors", "<unk>", str(tmp_path / "attnflow-demo.html")):
         assert wanted in out
-    assert "cabinets" in (tmp_path / "attnflow-demo.html").read_text()
+    assert "doors" in (tmp_path / "attnflow-demo.html").read_text()
     assert run("demo") == 0  # its own page may be written again
 
 
@@ -75,7 +75,7 @@ def test_explain_shows_what_the_library_computes(capsys, folder):
 def test_words_and_special_tokens(capsys, folder):
     assert run("explain", folder, TEXT, "-m", "raw", "--words", "--drop-special") == 0
     out = capsys.readouterr().out
-    assert "[SEP]" not in out
+    assert "<eos>" not in out
     assert "of the mass lay on special tokens (dropped)" in out
 
 
@@ -133,9 +133,9 @@ def test_a_file_that_exists_is_refused_before_anything_runs(capsys, tmp_path):
         (["--position", "mask"], "position='mask', but the input has no mask token"),
         (["--layer", "12"], "layer=12, but the layers with attention are 0, 1, 2, 3, 4, 5."),
         (["--heads", "some"], "--heads some is not known. Use mean, max, min, or numbers: 3 or 0,2,5."),
-        (["--heads", "9"], "4 heads"),
+        (["--heads", "9"], "8 heads"),
         (["--residual", "1.5"], "a residual share is in [0, 1)"),
-        (["--out", "a.docx"], "--out a.docx ends in '.docx'. Use one of .html"),
+        (["--out", "a.docx"], "--out a.docx ends in '.docx'. Use one of: .html"),
         (["--out", "a.safetensors"], "holds one result, and 3 methods are asked for. Choose one:  --method flow"),
     ],
 )

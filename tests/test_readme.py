@@ -22,12 +22,8 @@ PAGES = [
 
 def readers_own(folder: Path) -> dict[str, object]:
     """What a reader has: a classifier, its tokenizer, a text, captured attention, a file of sentences."""
-    from transformers import BertForSequenceClassification
-
-    net = demo.model()
-    model = BertForSequenceClassification(net.config).eval()
-    model.bert.load_state_dict(net.state_dict(), strict=False)
-    (folder / "sentences.csv").write_text("text\nthe key to the cabinets\nthe men near the table\n")
+    model = demo.model()
+    (folder / "sentences.csv").write_text("text\nthe key to the doors\nthe men near the table\n")
     attention = capture(model, demo.tokenizer(), demo.SENTENCE)
     return {"model": model, "tokenizer": demo.tokenizer(), "text": demo.SENTENCE, "attention": attention}
 

@@ -84,7 +84,7 @@ def compare(
         bootstrap, seed: resamples for the confidence intervals.
 
     >>> from attnflow import demo
-    >>> c = compare(demo.model(), demo.tokenizer(), ["the key to the cabinets", "the author of the books"],
+    >>> c = compare(demo.model(), demo.tokenizer(), ["the key to the doors", "the author of the books"],
     ...             references="blankout", layers=[0, -1])
     >>> c
     Comparison(2 examples × 3 methods × 1 references × 2 layers)

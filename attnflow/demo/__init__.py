@@ -1,58 +1,34 @@
-"""The model inside the package: a small BERT with random weights, so that a first look needs no network.
+"""The model inside the package: a small trained encoder, so that a first look needs no network.
 
-It is untrained, and says so: its scores show what the methods do, not what language is like.
+It is the verb-number model of Abnar & Zuidema (2020): it reads the words before a verb and says whether the verb is
+singular or plural. Its card (data, licence, accuracy, command) is ``attnflow/probes/verb-number/README.md``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-SENTENCE = "the key to the cabinets"
-NAME = "attnflow demo model (untrained)"
-NOTE = "The demo model is untrained: its weights are random, so the scores mean nothing about language."
-
-_WORDS = "the a key keys to of cabinet cabinets is are was were on in book books author authors table near man men"
-_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SENTENCE = "the key to the doors"
+NAME = "attnflow verb-number model"
+NOTE = (
+    "The model inside the package reads the words before a verb and says whether the verb is singular or plural. "
+    "It knows 10,000 words; others are read as <unk>."
+)
 
 
 def tokenizer() -> Any:
-    """A word-level tokenizer over two dozen words; others become [UNK]."""
-    import transformers
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    """``<cls> words <eos>``: whole words in lower case, the last token in the verb's place."""
+    from transformers import AutoTokenizer
 
-    vocabulary = {word: i for i, word in enumerate([*_SPECIAL, *_WORDS.split()])}
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    core.normalizer = normalizers.Lowercase()
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    core.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
-    )
-    named = {f"{t.strip('[]').lower()}_token": t for t in _SPECIAL}
-    fast: Any = transformers.PreTrainedTokenizerFast  # typed as Any: transformers' constructors are untyped
-    return fast(tokenizer_object=core, model_max_length=64, **named)
+    from attnflow.probes.verb_number import FOLDER
+
+    return AutoTokenizer.from_pretrained(FOLDER)
 
 
-def model(layers: int = 6, seed: int = 10) -> Any:
-    """A BERT encoder of ``layers`` layers × 4 heads × 64, the same weights for the same seed.
+def model() -> Any:
+    """The trained verb-number model: 6 layers × 8 heads × 128, a classifier with the labels singular and plural."""
+    from attnflow.probes.verb_number import load
 
-    The caller's random state is left as it was.
-    """
-    import torch
-    import transformers
-
-    config = transformers.BertConfig(
-        vocab_size=len(_SPECIAL) + len(_WORDS.split()),
-        hidden_size=64,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        intermediate_size=128,
-        max_position_embeddings=64,
-        initializer_range=0.25,
-    )
-    config.name_or_path = NAME
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        build: Any = transformers.BertModel  # typed as Any: transformers' constructors are untyped
-        return build(config, add_pooling_layer=False).eval()
+    loaded, _ = load()
+    loaded.config.name_or_path = NAME  # a result names its model, and a path of this machine says less
+    return loaded
