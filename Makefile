@@ -59,7 +59,7 @@ $(VENV)/.bench: benchmarks/requirements.txt constraints.txt | $(VENV)/.dev
 	@touch $@
 
 bench: $(VENV)/.bench ## Run every benchmark; tables go to docs/benchmarks/
-	@for b in $(filter-out benchmarks/report.py benchmarks/train_%,$(wildcard benchmarks/*.py)); do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
+	@for b in $(filter-out benchmarks/report.py benchmarks/train_% benchmarks/audit%,$(wildcard benchmarks/*.py)); do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
 
 clean: ## Remove what was built
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache htmlcov .coverage
