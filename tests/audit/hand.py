@@ -71,9 +71,9 @@ def classifier(layers: int = 2, **changes: Any) -> Any:
     """A BERT classifier with sharp random weights over the demo's words."""
     from transformers import BertForSequenceClassification
 
-    from attnflow import demo
+    from tests import standin
 
-    body = demo.model(layers)
+    body = standin.model(layers)
     for name, value in changes.items():
         setattr(body.config, name, value)
     torch.manual_seed(1)
@@ -87,9 +87,9 @@ def classifier(layers: int = 2, **changes: Any) -> Any:
 def masked(layers: int = 2) -> Any:
     from transformers import BertForMaskedLM
 
-    from attnflow import demo
+    from tests import standin
 
-    body = demo.model(layers)
+    body = standin.model(layers)
     torch.manual_seed(1)
     model = BertForMaskedLM(body.config)
     model.bert.load_state_dict(body.state_dict(), strict=False)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from scipy.optimize import brentq
 
-from attnflow import demo
 from attnflow.audit import adversary
 from attnflow.audit.below import known_below
 from attnflow.audit.instances import inputs_of, open_texts, outputs_of
 from attnflow.audit.measures import LN2, jsd
 from attnflow.audit.spot import find_spot, forward, replaced
 from attnflow.errors import AttnFlowError
+from tests import standin
 from tests.audit.hand import HandModel, causal, classifier, masked, own, softmax, state
 
 TEXTS = ["the key to the cabinets", "the men near the table", "the author of the books is near"]
@@ -66,7 +66,7 @@ def test_where_every_change_is_too_much_the_models_own_weights_are_left():
 ])  # fmt: skip
 def test_what_holds_of_any_candidate(options):
     model = classifier()
-    found = adversary(model, demo.tokenizer(), TEXTS[:2], epsilon=0.3, **{**QUICK, **options}).records
+    found = adversary(model, standin.tokenizer(), TEXTS[:2], epsilon=0.3, **{**QUICK, **options}).records
     assert ((found["jsd"] >= 0) & (found["jsd"] <= found["bound"] + 1e-6) & (found["bound"] <= LN2)).all()
     assert (found["tvd"] <= 0.3).all() and (found["jsd"] > 0).any()
     for _, row in found.iterrows():
@@ -79,8 +79,8 @@ def test_what_holds_of_any_candidate(options):
 
 def test_the_weights_found_give_the_output_that_is_claimed():
     model = classifier()
-    found = adversary(model, demo.tokenizer(), TEXTS[:1], heads=1, epsilon=0.2, **QUICK).records.iloc[0]
-    (instance,) = open_texts(TEXTS[:1]).instances(model, demo.tokenizer())
+    found = adversary(model, standin.tokenizer(), TEXTS[:1], heads=1, epsilon=0.2, **QUICK).records.iloc[0]
+    (instance,) = open_texts(TEXTS[:1]).instances(model, standin.tokenizer())
 
     def swap(call, weights):
         if call.layer != 1:
@@ -98,7 +98,7 @@ def test_the_weights_found_give_the_output_that_is_claimed():
 
 
 def test_a_batch_is_its_texts_one_by_one():
-    model, tokenizer = classifier(), demo.tokenizer()
+    model, tokenizer = classifier(), standin.tokenizer()
     whole = adversary(model, tokenizer, TEXTS, epsilon=0.1, **QUICK).records
     single = adversary(model, tokenizer, TEXTS, epsilon=0.1, batch_size=1, **QUICK).records
     assert list(whole["number"]) == [0, 1, 2]
@@ -108,7 +108,7 @@ def test_a_batch_is_its_texts_one_by_one():
 @pytest.mark.parametrize("kind", ["masked", "gpt2", "llama", "gpt-oss", "gemma2", "mpt"])
 def test_language_models(kind):
     if kind == "masked":
-        model, tokenizer, texts = masked(), demo.tokenizer(), ["the key to the [MASK]", "the [MASK] is near to"]
+        model, tokenizer, texts = masked(), standin.tokenizer(), ["the key to the [MASK]", "the [MASK] is near to"]
     else:
         model, tokenizer, texts = causal(kind), None, [[5, 6, 7, 8], [9, 3, 4, 7]]
     found = adversary(model, tokenizer, texts, epsilon=0.2, start="own", **QUICK)
@@ -165,7 +165,7 @@ def test_layers_that_do_not_give_the_same_are_run():
 @pytest.mark.parametrize("how", ["well", "error", "interrupt"])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_model_is_as_it_was(how, training, monkeypatch):
-    model, tokenizer = classifier().train(training), demo.tokenizer()
+    model, tokenizer = classifier().train(training), standin.tokenizer()
     model.classifier.weight.requires_grad_(False)
     before, steps = state(model), iter(range(100))
     kind = {"error": RuntimeError, "interrupt": KeyboardInterrupt}.get(how)
@@ -189,7 +189,7 @@ def test_the_model_is_as_it_was(how, training, monkeypatch):
 def test_result_says_where_and_shows_pairs():
     done = []
     found = adversary(
-        classifier(), demo.tokenizer(), TEXTS, labels=["a", "b", "b"], layers=[0, 1], examples=2, epsilon=0.3,
+        classifier(), standin.tokenizer(), TEXTS, labels=["a", "b", "b"], layers=[0, 1], examples=2, epsilon=0.3,
         progress=lambda i, n: done.append((i, n)), start="own", **QUICK,
     )  # fmt: skip
     assert done[-1] == (3, 3) and list(found.table["class"]) == ["a", "b", "all"]
@@ -219,7 +219,7 @@ def test_result_says_where_and_shows_pairs():
 )
 def test_errors_name_both_facts(options, message):
     with pytest.raises(AttnFlowError, match=message):
-        adversary(classifier(), demo.tokenizer(), TEXTS, **options)
+        adversary(classifier(), standin.tokenizer(), TEXTS, **options)
 
 
 def test_attention_in_bands_cannot_be_changed():

@@ -10,10 +10,11 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 
-from attnflow import blankout, demo, gradient, raw, rollout
+from attnflow import blankout, gradient, raw, rollout
 from attnflow.audit import correlation
 from attnflow.audit.correlation import BOTH, GRADIENT, LOO, _line, kendall
 from attnflow.errors import AttnFlowError
+from tests import standin
 from tests.audit.hand import HandModel, causal, classifier, masked, own, state
 
 TEXTS = ["the key to the cabinets is near", "the author of the books is on the table"]
@@ -56,7 +57,7 @@ def test_the_three_correlations_by_hand(detach):
 
 
 def test_against_the_librarys_own_methods():
-    model, tokenizer = classifier(), demo.tokenizer()
+    model, tokenizer = classifier(), standin.tokenizer()
     found = correlation(model, tokenizer, TEXTS, methods=("raw", "rollout"), layers=[0, 1], detach_attention=False)
     for number, text in enumerate(TEXTS):
         slopes = gradient(model, tokenizer, text, method="input_x_gradient", reduce="abs_of_sum", score="prob")
@@ -73,7 +74,7 @@ def test_against_the_librarys_own_methods():
 
 
 def test_detaching_changes_gradients_alone():
-    model, tokenizer = classifier(), demo.tokenizer()
+    model, tokenizer = classifier(), standin.tokenizer()
     one = correlation(model, tokenizer, TEXTS, methods="raw").records
     two = correlation(model, tokenizer, TEXTS, methods="raw", detach_attention=False).records
     same = one["pair"] == LOO
@@ -81,7 +82,7 @@ def test_detaching_changes_gradients_alone():
 
 
 def test_heads_one_by_one():
-    model, tokenizer = classifier(), demo.tokenizer()
+    model, tokenizer = classifier(), standin.tokenizer()
     found = correlation(model, tokenizer, TEXTS[:1], methods="raw", heads=2)
     scores = raw(model, tokenizer, TEXTS[0], position="cls", heads=2, layer=-1).scores[0, 1:-1]
     loo = blankout(model, tokenizer, TEXTS[0], blank="delete", score="tvd").scores[0, 1:-1]
@@ -92,11 +93,11 @@ def test_attention_that_is_not_seen_cannot_be_held_constant(monkeypatch):
     function = sys.modules["attnflow.audit.correlation"]
     monkeypatch.setattr(function, "replaced", lambda model, replace: nullcontext([]))
     with pytest.raises(AttnFlowError, match="was not seen as a matrix.*detach_attention=False"):
-        correlation(classifier(), demo.tokenizer(), TEXTS, methods="raw")
+        correlation(classifier(), standin.tokenizer(), TEXTS, methods="raw")
 
 
 def test_the_table_is_the_mean_of_the_records():
-    found = correlation(classifier(), demo.tokenizer(), TEXTS * 2, labels=["a", "b", "b", "b"], methods="raw")
+    found = correlation(classifier(), standin.tokenizer(), TEXTS * 2, labels=["a", "b", "b", "b"], methods="raw")
     for name, part in [(c, found.records[found.records["class"] == c]) for c in "ab"] + [("all", found.records)]:
         for pair in (GRADIENT, LOO, BOTH):
             row = found.table[(found.table["class"] == name) & (found.table["pair"] == pair)].iloc[0]
@@ -120,9 +121,9 @@ def test_what_ranks_nothing_has_no_tau():
 @pytest.mark.parametrize("kind", ["masked", "gpt2", "llama", "base"])
 def test_language_models_and_models_without_a_head(kind):
     if kind == "masked":
-        model, tokenizer, texts = masked(), demo.tokenizer(), ["the key to the [MASK] is near"]
+        model, tokenizer, texts = masked(), standin.tokenizer(), ["the key to the [MASK] is near"]
     elif kind == "base":
-        model, tokenizer, texts = demo.model(2), demo.tokenizer(), TEXTS[:1]
+        model, tokenizer, texts = standin.model(2), standin.tokenizer(), TEXTS[:1]
     else:
         model, tokenizer, texts = causal(kind), None, [[5, 6, 7, 8, 9]]
     found = correlation(model, tokenizer, texts, layers="all")
@@ -157,7 +158,7 @@ def test_the_model_is_as_it_was(how, training):
 
     def run():
         with torch.inference_mode():
-            correlation(model, demo.tokenizer(), TEXTS, methods="raw", progress=progress)
+            correlation(model, standin.tokenizer(), TEXTS, methods="raw", progress=progress)
 
     if kind is None:
         run()
@@ -183,4 +184,4 @@ def test_the_model_is_as_it_was(how, training):
 )
 def test_errors_name_both_facts(options, message):
     with pytest.raises(AttnFlowError, match=message):
-        correlation(classifier(), demo.tokenizer(), TEXTS, **options)
+        correlation(classifier(), standin.tokenizer(), TEXTS, **options)

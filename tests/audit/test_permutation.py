@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from attnflow import demo
 from attnflow.audit import permutation
 from attnflow.audit.instances import open_texts
 from attnflow.audit.permutation import _bin, _Shuffle, changes_of, shuffled
 from attnflow.audit.spot import find_spot, forward, replaced
 from attnflow.errors import AttnFlowError, InputError, SelectionError
+from tests import standin
 from tests.audit.hand import HandModel, causal, classifier, masked, own, softmax, state
 
 TEXTS = ["the key to the cabinets", "the author of the books is near"]
@@ -42,7 +42,7 @@ def watched(model, shuffle, first=0):
 def test_an_identity_permutation_changes_nothing(monkeypatch):
     model = classifier()
     for rows in ("position", "all"):
-        shuffle = shuffle_of(model, TEXTS[0], demo.tokenizer(), layers="all", rows=rows)
+        shuffle = shuffle_of(model, TEXTS[0], standin.tokenizer(), layers="all", rows=rows)
         monkeypatch.setattr(shuffle, "_noise", lambda layer, i, old: np.broadcast_to(
             np.linspace(0, 0.9, old.shape[-1], dtype=np.float32), old.shape[1:]))  # fmt: skip
         assert changes_of(model, shuffle, 5, 2).max() < 1e-6
@@ -53,7 +53,7 @@ def test_equal_values_make_weights_irrelevant():
     with torch.no_grad():
         for layer in model.bert.encoder.layer:
             layer.attention.self.value.weight.zero_()
-    found = permutation(model, demo.tokenizer(), TEXTS, layers="all", rows="all", fix_special=False, permutations=7)
+    found = permutation(model, standin.tokenizer(), TEXTS, layers="all", rows="all", fix_special=False, permutations=7)
     assert found.records["largest"].max() < 1e-6
 
 
@@ -99,7 +99,7 @@ def test_causal_rows_are_shuffled_within_what_they_see(rows):
 
 def test_special_tokens_and_other_heads_stay():
     model = classifier()
-    shuffle = shuffle_of(model, TEXTS[0], demo.tokenizer(), heads=[1, -1], fix_special=True)
+    shuffle = shuffle_of(model, TEXTS[0], standin.tokenizer(), heads=[1, -1], fix_special=True)
     pair = watched(model, shuffle, 3)
     assert [(layer, new is None) for layer, _, new in pair] == [(0, True), (1, False)]
     _, before, after = pair[1]
@@ -109,7 +109,7 @@ def test_special_tokens_and_other_heads_stay():
 
 
 def test_batches_do_not_matter_and_seeds_do():
-    model, tokenizer = classifier(), demo.tokenizer()
+    model, tokenizer = classifier(), standin.tokenizer()
     whole = permutation(model, tokenizer, TEXTS, permutations=12, batch_size=12).records
     parts = permutation(model, tokenizer, TEXTS, permutations=12, batch_size=5).records
     again = permutation(model, tokenizer, TEXTS[1:], permutations=12, batch_size=5).records
@@ -144,7 +144,7 @@ def test_attention_of_fewer_rows_than_tokens():
 @pytest.mark.parametrize("kind", ["masked", "gpt2", "llama", "gpt-oss", "gemma2", "bloom"])
 def test_language_models(kind):
     if kind == "masked":
-        model, tokenizer, texts = masked(), demo.tokenizer(), ["the key to the [MASK]", "the [MASK] is near"]
+        model, tokenizer, texts = masked(), standin.tokenizer(), ["the key to the [MASK]", "the [MASK] is near"]
     else:
         model, tokenizer, texts = causal(kind), None, [[5, 6, 7, 8], [9, 3, 4]]
     found = permutation(model, tokenizer, texts, permutations=6, rows="all", layers="all")
@@ -154,7 +154,7 @@ def test_language_models(kind):
 
 def test_one_permutation_for_all_heads_moves_their_mean():
     model = classifier()
-    shuffle = shuffle_of(model, TEXTS[0], demo.tokenizer())
+    shuffle = shuffle_of(model, TEXTS[0], standin.tokenizer())
     shuffle.share_heads = True
     _, *pair = watched(model, shuffle)[-1]
     before, after = (w[0, :, 0].mean(0).sort().values for w in pair)
@@ -162,7 +162,7 @@ def test_one_permutation_for_all_heads_moves_their_mean():
 
 
 def test_classes_bins_and_verdict():
-    model, tokenizer = classifier(), demo.tokenizer()
+    model, tokenizer = classifier(), standin.tokenizer()
     found = permutation(model, tokenizer, TEXTS * 2, labels=["a", "b"] * 2, permutations=5)
     assert list(found.table["class"].unique()) == ["a", "b", "all"] and found.table["n"].iloc[-1] == 4
     middle = found.records["change"].median()
@@ -187,7 +187,7 @@ def test_peaked_texts_are_told_from_flat_ones():
 @pytest.mark.parametrize("how", ["well", "error", "interrupt"])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_model_is_as_it_was(how, training):
-    model, tokenizer = classifier().train(training), demo.tokenizer()
+    model, tokenizer = classifier().train(training), standin.tokenizer()
     model.classifier.weight.requires_grad_(False)
     before, calls = state(model), []
 
@@ -230,21 +230,21 @@ def test_the_model_is_as_it_was(how, training):
 def test_errors_name_both_facts(options, message):
     given = {"texts": TEXTS, **options}
     with pytest.raises(AttnFlowError, match=message.replace("(", r"\(")):
-        permutation(classifier(), demo.tokenizer(), given.pop("texts"), **given)
+        permutation(classifier(), standin.tokenizer(), given.pop("texts"), **given)
 
 
 def test_models_without_probabilities_are_refused():
     with pytest.raises(SelectionError, match="BertModel has no head"):
-        permutation(demo.model(2), demo.tokenizer(), TEXTS)
+        permutation(standin.model(2), standin.tokenizer(), TEXTS)
     with pytest.raises(SelectionError, match="one output, which is no probability"):
-        permutation(classifier(num_labels=1), demo.tokenizer(), TEXTS)
+        permutation(classifier(num_labels=1), standin.tokenizer(), TEXTS)
     yes = classifier(num_labels=1, problem_type="multi_label_classification")
-    assert permutation(yes, demo.tokenizer(), TEXTS, permutations=3).records["largest"].min() > 0
+    assert permutation(yes, standin.tokenizer(), TEXTS, permutations=3).records["largest"].min() > 0
 
 
 def test_labels_of_a_column_and_of_the_config():
     rows = [{"text": t, "label": i} for i, t in enumerate(TEXTS)]
-    found = permutation(classifier(), demo.tokenizer(), rows, target_column="label", permutations=2, limit=2)
+    found = permutation(classifier(), standin.tokenizer(), rows, target_column="label", permutations=2, limit=2)
     assert list(found.records["class"]) == ["LABEL_0", "LABEL_1"]
     with pytest.raises(InputError, match="target_column='y', but the columns are text, label"):
-        permutation(classifier(), demo.tokenizer(), rows, target_column="y")
+        permutation(classifier(), standin.tokenizer(), rows, target_column="y")
