@@ -174,7 +174,10 @@ def image_tokens(config: Any, shape: tuple[int, ...], length: int | None = None)
     rows, columns = shape[-2] // pair[-2], shape[-1] // pair[-1]
     patches = [f"patch {r},{c}" for r in range(rows) for c in range(columns)]
     extra = 1 if length is None else length - len(patches)
-    if extra < 0 or extra > 64 or not patches:
+    registers = getattr(vision, "num_register_tokens", None) or 0
+    known = {0, 1, registers, 1 + registers} | ({2} if getattr(vision, "model_type", "") == "deit" else set())
+    # Other lengths are other things: learned queries, groups of patches, latents behind the patches.
+    if extra not in known or not patches:
         return Tokens.numbered(length or 0)
     before = ["[CLS]"][:extra] + [f"[extra {i}]" for i in range(1, extra)]
     special = [True] * len(before) + [False] * len(patches)

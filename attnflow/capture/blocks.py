@@ -154,11 +154,13 @@ def _names_of(tower: Tower, frame: Frame, length: int) -> Tokens:
 def _cut(
     weights: torch.Tensor, example: int, parts: int, rows: Any, columns: Any, record: Record
 ) -> np.ndarray[Any, Any]:
-    """One example's matrix, without padding; windows and tiles side by side along the diagonal."""
+    """One example's matrix, without padding; windows, tiles and images of a pair side by side."""
     weights = weights.detach().cpu()
     extra = weights.shape[-1] - record.keys
     if parts > 1:
-        return _diagonal(weights[example * parts : (example + 1) * parts].numpy(), extra)
+        own = range(example * parts, (example + 1) * parts)
+        places = [(record.call.origin or range(own.stop))[i] - own.start for i in own]
+        return _apart(weights[own.start : own.stop].numpy(), extra, places)
     one = weights[example if weights.shape[0] > 1 else 0].numpy()
     if rows is not None and len(rows) != record.queries:
         one = one[..., list(rows), :]
@@ -167,13 +169,13 @@ def _cut(
     return one
 
 
-def _diagonal(parts: np.ndarray[Any, Any], extra: int) -> np.ndarray[Any, Any]:
-    """``[parts, ..., q, k]`` → ``[..., parts·q, parts·k]``: no part sees another."""
+def _apart(parts: np.ndarray[Any, Any], extra: int, places: Sequence[int]) -> np.ndarray[Any, Any]:
+    """``[parts, ..., q, k]`` → ``[..., parts·q, parts·k]``: part *i* sees only part ``places[i]``."""
     count, queries, keys = parts.shape[0], parts.shape[-2], parts.shape[-1] - extra
     out = np.zeros((*parts.shape[1:-2], count * queries, count * keys + extra), parts.dtype)
-    for i in range(count):
+    for i, place in enumerate(places):
         rows = slice(i * queries, (i + 1) * queries)
-        out[..., rows, i * keys : (i + 1) * keys] = parts[i][..., :keys]
+        out[..., rows, place * keys : (place + 1) * keys] = parts[i][..., :keys]
         if extra:
             out[..., rows, -extra:] = parts[i][..., keys:]
     return out

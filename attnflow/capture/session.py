@@ -39,6 +39,7 @@ class Call:
         run: how many times the model had been run before, in this session.
         entry: how many times this module had been entered before, in this run.
         part: how many calls this module had made before, in this entry.
+        origin: in cross-attention between members of one batch, whose states the keys of each member are.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Call:
     run: int = 0
     entry: int = 0
     part: int = 0
+    origin: tuple[int, ...] = ()
 
 
 @dataclass(eq=False)
@@ -135,7 +137,7 @@ class Session:
         self.want_weights = False
         self.plans: Plans = {}
         self.quiet = False
-        self.stack: list[tuple[Site, bool]] = []
+        self.stack: list[tuple[Site, bool, tuple[int, ...]]] = []
         self.entries: dict[tuple[int, int], int] = defaultdict(int)
         self.parts: dict[tuple[int, int, int], int] = defaultdict(int)
 
@@ -177,7 +179,9 @@ class Session:
 
     def enter_site(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An attention module's forward begins."""
-        self.stack.append((site, _is_cross(site, args, kwargs)))
+        own = kwargs.get("hidden_states", args[0] if args else None)
+        other = next((kwargs[n] for n in _OTHER_STATES if n in kwargs), None)
+        self.stack.append((site, _is_cross(site, args, kwargs), _origin(own, other)))
         self.entries[self.runs, id(site.module)] += 1
 
     def leave_site(self, site: Site) -> None:
@@ -192,9 +196,9 @@ class Session:
         part = self.parts[key]
         self.parts[key] += 1
         inside = bool(self.stack) and self.stack[-1][0] is site
-        cross = self.stack[-1][1] if inside else site.looks_cross
+        cross, origin = self.stack[-1][1:] if inside else (site.looks_cross, ())
         layer = site.shared[entry] if entry < len(site.shared) else site.layer
-        return Call(site.name, layer, "cross" if cross else "self", site.tower, self.runs, entry, part)
+        return Call(site.name, layer, "cross" if cross else "self", site.tower, self.runs, entry, part, origin)
 
     def wants(self, call: Call) -> bool:
         """False for layers that were not asked for."""
@@ -224,6 +228,21 @@ def _is_cross(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         if name in kwargs:
             return kwargs[name] is not None and kwargs[name] is not own
     return site.looks_cross
+
+
+def _origin(own: Any, other: Any) -> tuple[int, ...]:
+    """For each member of the batch, the member whose own states it is given as keys; empty if they are no such states.
+
+    Models that match two images put both into the batch and let each look at the other.
+    """
+    if not isinstance(own, torch.Tensor) or not isinstance(other, torch.Tensor) or own is other:
+        return ()
+    if own.shape != other.shape or own.ndim != 3 or len(own) < 2:
+        return ()
+    # One position of each tells most of them apart, and costs nothing in an ordinary decoder.
+    alike = (other[:, None, 0] == own[None, :, 0]).all(-1)
+    found = tuple(alike.int().argmax(1).tolist())
+    return found if sorted(found) == list(range(len(own))) and torch.equal(other, own[list(found)]) else ()
 
 
 def _trace(cache: Any) -> torch.Tensor | None:

@@ -12,7 +12,7 @@ import torch
 from attnflow.capture.session import Record
 
 _KINDS = (
-    ("vision", re.compile(r"vision|visual|image|patch|pixel", re.I)),
+    ("vision", re.compile(r"vision|visual|image|patch(?!er)|pixel", re.I)),
     ("audio", re.compile(r"audio|speech|sound|acoustic", re.I)),
     ("qformer", re.compile(r"q_?former", re.I)),
     ("text", re.compile(r"text|language|(?:^|\.)lm(?:\.|$)", re.I)),
@@ -176,7 +176,7 @@ def _label(path: str, paths: set[str], crossed: set[str], two: bool) -> str:
         return looks
     if any(_looks(p) in ("vision", "audio") for p in paths):
         return "text"
-    return path or "self"
+    return path.removesuffix(".layers") or "self"
 
 
 def _looks(path: str) -> str:

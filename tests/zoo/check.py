@@ -182,7 +182,8 @@ def _parts(attention: Attention, weights: np.ndarray) -> list[np.ndarray]:
 def equal(taken: np.ndarray, weights: Tensor) -> bool:
     """Whether captured [heads, queries, keys] are those of the one example in [parts, heads, queries, keys].
 
-    There is one part, or one for each window or tile; windows do not see each other.
+    There is one part, or one for each window or tile; windows do not see each other, and in cross-attention the two
+    images of a pair see only each other.
     """
     parts, heads, rows, columns = weights.shape
     if heads > 1 and torch.equal(weights, weights[:, :1].expand_as(weights)) and len(taken) == heads:
@@ -193,9 +194,16 @@ def equal(taken: np.ndarray, weights: Tensor) -> bool:
         taken = taken[..., -rows:, -columns:]  # the model returns its text's part only
     if taken.shape != (heads, parts * rows, parts * columns):
         return False
+    orders = [list(range(parts)), [1, 0]] if parts == 2 else [list(range(parts))]
+    return any(_placed(taken, weights.float().numpy(), order) for order in orders)
+
+
+def _placed(taken: np.ndarray, weights: np.ndarray, order: list[int]) -> bool:
+    """Whether the keys of part *i* stand in the columns of part ``order[i]``, and nothing stands elsewhere."""
+    rows, columns = weights.shape[-2:]
     shown = 0
-    for i, part in enumerate(weights.float().numpy()):
-        own = taken[:, i * rows : (i + 1) * rows, i * columns : (i + 1) * columns]
+    for i, (part, at) in enumerate(zip(weights, order, strict=True)):
+        own = taken[:, i * rows : (i + 1) * rows, at * columns : (at + 1) * columns]
         if not np.allclose(own, part, atol=TOLERANCE, rtol=1e-3):
             return False
         shown += np.count_nonzero(own)
