@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnflow.capture import pages
 from attnflow.errors import AttnFlowError, SelectionError
 
 Heads = str | int | Sequence[int]
@@ -73,7 +74,7 @@ class Reduction:
         """Zeros for the weights of one call."""
         self.check(heads)
         shape = (batch, heads, queries, keys) if self.heads == "all" else (batch, queries, keys + self.extreme)
-        return torch.zeros(shape, dtype=self.dtype, device=self.device or device)
+        return pages.zeros(shape, self.dtype, self.device or device)
 
     def check(self, heads: int) -> None:
         """An error if a head was asked for that the model does not have."""

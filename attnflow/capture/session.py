@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnflow.capture import pages
 from attnflow.capture.plain import Plans
 from attnflow.capture.reduce import Reduction
 from attnflow.capture.survey import Site, Survey
@@ -215,6 +216,7 @@ class Session:
             self.consume(record)
         else:
             self.records.append(record)
+            pages.give_back(record.weights, len(self.records))
 
 
 def _is_cross(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
