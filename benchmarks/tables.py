@@ -75,6 +75,7 @@ VARIANTS = (
     Variant("Table 2", "CLS and EOS left out of the vectors", "paper", special=False),
     Variant("Table 2", "Σ abs(gradient) of the right class's logit", "abs_sum"),
 )
+MAIN = tuple(next(v for v in VARIANTS if v.table == table) for table in ("Table 1", "Table 2"))
 VARIANTS_3 = (
     Variant("Table 3", "CLS row, average ranks", "abs_of_sum"),
     Variant("Table 3", "CLS row, dense ranks (the published code's formula)", "abs_of_sum", "spearman_dense"),
@@ -198,19 +199,25 @@ def sentences(source: Path | None, name: str, count: int) -> list[VerbExample]:
     return [found[i] for i in sorted(chosen)]
 
 
-def kept(work: Path | None, folder: Path | None, texts: list[tuple[str, int]], loaded: tuple[Any, Any]) -> Values:
+def kept(
+    work: Path | None,
+    folder: Path | None,
+    texts: list[tuple[str, int]],
+    loaded: tuple[Any, Any],
+    variants: tuple[Variant, ...],
+) -> Values:
     """:func:`correlations`, from the file in ``work`` if the same weights and sentences were done before."""
     if work is None:
-        return correlations(*loaded, texts, VARIANTS)
+        return correlations(*loaded, texts, variants)
     weights = (verb_number.FOLDER if folder is None else folder) / "model.safetensors"
-    mark = hashlib.blake2b(weights.read_bytes() + repr((texts, VARIANTS)).encode(), digest_size=8).hexdigest()
+    mark = hashlib.blake2b(weights.read_bytes() + repr((texts, variants)).encode(), digest_size=8).hexdigest()
     file = work / f"{mark}.npz"
     if not file.is_file():
-        found = correlations(*loaded, texts, VARIANTS)
+        found = correlations(*loaded, texts, variants)
         work.mkdir(parents=True, exist_ok=True)
-        np.savez(file, **{f"{VARIANTS.index(v)} {m}": values for (v, m), values in found.items()})
+        np.savez(file, **{f"{variants.index(v)} {m}": values for (v, m), values in found.items()})
     with np.load(file) as saved:
-        return {(VARIANTS[int(key.split()[0])], key.split()[1]): saved[key] for key in saved.files}
+        return {(variants[int(key.split()[0])], key.split()[1]): saved[key] for key in saved.files}
 
 
 def verb_tables(models: list[Path | None], source: Path | None, count: int, work: Path | None) -> Iterator[str]:
@@ -222,7 +229,8 @@ def verb_tables(models: list[Path | None], source: Path | None, count: int, work
         examples, runs = sentences(source, part, count), []
         for folder, (model, tokenizer) in zip(models, loaded, strict=True):
             texts = [(e.prefix, int(model.config.label2id[e.label])) for e in examples]
-            runs.append(kept(work, folder, texts, (model, tokenizer)))
+            # The other choices are shown for the first model alone.
+            runs.append(kept(work, folder, texts, (model, tokenizer), MAIN if runs else VARIANTS))
         for table, reference in (("Table 1", "blank-out"), ("Table 2", "gradients")):
             yield f"## {table}: Spearman correlation with {reference}, {len(examples)} sentences, {part}"
             yield f"Mean ± std over {SETS[part]}."
