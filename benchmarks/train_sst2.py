@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from attnflow.audit.splits import length_batches
+
 
 def minilm() -> str | None:
     """The folder of all-MiniLM-L6-v2 inside its package, if that is installed."""
@@ -68,12 +70,13 @@ def main(arguments: list[str] | None = None) -> float:
     rows = read(options.data / "train.tsv")
     rows = [rows[i] for i in rng.permutation(len(rows))[: options.limit]]
     optimiser = torch.optim.AdamW(model.parameters(), lr=options.rate, weight_decay=0.01)
-    total = options.epochs * len(rows) // 32
-    for step in range(total):
-        chosen = [rows[i % len(rows)] for i in range(step * 32, step * 32 + 32)]
+    lengths = [len(text.split()) for text, _ in rows]
+    order = [chosen for _ in range(options.epochs) for chosen in length_batches(lengths, 32, rng)]
+    total = len(order)
+    for step, chosen in enumerate(order):
         for group in optimiser.param_groups:
             group["lr"] = options.rate * min((step + 1) / (0.06 * total), 1 - step / total)
-        loss = model(**batch(tokenizer, chosen)).loss
+        loss = model(**batch(tokenizer, [rows[i] for i in chosen])).loss
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
