@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 READ = ("correlation", "permutation", "adversary")
 TRAIN = ("uniform", "seeds", "guide", "imposter")
 ALL = "all"
-# Models that are made here; any other name is loaded.
-OWN = ("lstm", "transformer")
+# Models that are made here, with the learning rate of each; any other name is loaded.
+RATES = {"lstm": 1e-3, "transformer": 3e-4}
 Pairs = tuple[list[str], list[Any]]
 
 
@@ -50,7 +50,9 @@ def audit_command(
     epochs: Annotated[int, typer.Option(help="At most, of a training.", min=1)] = 8,
     patience: Annotated[int, typer.Option(help="Epochs without improvement before it stops.", min=1)] = 3,
     batch: Annotated[int, typer.Option(help="Texts in a step of training.", min=1)] = 32,
-    rate: Annotated[float | None, typer.Option(help="Learning rate. [default: 0.001; a loaded model's 5e-5]")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Learning rate. [default: lstm 0.001, transformer 0.0003, others 0.00005]")
+    ] = None,
     min_count: Annotated[int, typer.Option(help="lstm, transformer: words rarer than this are unknown.", min=1)] = 2,
     max_length: Annotated[int, typer.Option(help="Cut longer texts to so many tokens.", min=3)] = 256,
     seed: Annotated[int, typer.Option(help="Of the base model, the permutations and the split.")] = 0,
@@ -159,16 +161,20 @@ class Subject:
         """How every model is trained."""
         from attnflow.audit.training import Recipe
 
-        rate = self.rate or (1e-3 if self.name in OWN else 5e-5)
+        rate = self.rate or RATES.get(self.name, 5e-5)
         return Recipe(**self.training, rate=rate, balanced=True)
+
+    @cached_property
+    def named(self) -> tuple[Pairs, Pairs, Pairs]:
+        """The three parts, their labels as they stand in the data."""
+        return self.source.parts()
 
     @cached_property
     def parts(self) -> tuple[Pairs, Pairs, Pairs]:
         """The three parts, their labels numbered from 0 in the order of their names."""
-        found = self.source.parts()
-        names = sorted({label for _, labels in found for label in labels}, key=str)
+        names = sorted({label for _, labels in self.named for label in labels}, key=str)
         number = {label: i for i, label in enumerate(names)}
-        first, second, third = ((texts, [number[y] for y in labels]) for texts, labels in found)
+        first, second, third = ((texts, [number[y] for y in labels]) for texts, labels in self.named)
         return first, second, third
 
     @cached_property
@@ -177,7 +183,7 @@ class Subject:
         from attnflow.audit.factories import pretrained_tokenizer, vocabulary_of
         from attnflow.probes.vocabulary import word_tokenizer
 
-        if self.name not in OWN:
+        if self.name not in RATES:
             return pretrained_tokenizer(self.name)
         return word_tokenizer(vocabulary_of(self.parts[0][0], self.min_count), self.max_length)
 
@@ -203,14 +209,14 @@ class Subject:
     @cached_property
     def ready(self) -> tuple[Any, Any, list[str], list[Any] | None]:
         """(model, tokenizer, texts, labels) for the experiments that train nothing."""
-        if self.name in OWN:
+        if self.name in RATES:
             from attnflow.audit.training import trained
 
             with progress("Training the base") as step:
                 base = trained(
                     self.factory, self.splits, seed=self.seed, folder=self.work, recipe=self.recipe, progress=step
                 )
-            texts, labels = self.parts[2]
+            texts, labels = self.named[2]
             return base.model, self.tokenizer, texts[: self.limit], labels[: self.limit]
         from attnflow.loading import load
 

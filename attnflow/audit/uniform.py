@@ -114,6 +114,13 @@ def _verdict(table: pd.DataFrame, records: pd.DataFrame) -> tuple[str, float]:
         f"F1 {first:.3f} with trained and {second:.3f} with uniform attention; of {len(records)} test texts {gained} "
         f"are right only with trained and {lost} only with uniform attention (exact McNemar p = {p:.2g})"
     )
+    frequent = records["label"].value_counts(normalize=True).max()
+    if records["trained_right"].mean() <= frequent:
+        return (
+            f"The model has not learnt the task: it is right on {records['trained_right'].mean():.3f} of the test "
+            f"texts, and always answering the most frequent class would be on {frequent:.3f}. Nothing follows about "
+            f"its attention, here or in the other experiments: {facts}."
+        ), p
     if p >= LEVEL:
         return f"This task does not show that it needs attention: {facts}.", p
     if gained > lost:

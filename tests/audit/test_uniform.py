@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 
@@ -75,3 +76,15 @@ def test_a_transformer_is_uniform_in_every_layer_while_it_trains(data):
 def test_a_transformer_runs(data):
     finding = uniform(bert, data, recipe=RECIPE, look=Look((0, 1)))
     assert finding.records["jsd"].between(0, 0.6932).all()
+
+
+def test_a_model_that_has_learnt_nothing_is_said_to_prove_nothing():
+    from attnflow.audit.uniform import _verdict
+
+    table = pd.DataFrame({"F1": [0.0, 0.8]})
+    records = pd.DataFrame(
+        {"label": [0, 0, 0, 1], "trained_right": [True, True, False, False], "uniform_right": [True] * 4}
+    )
+    said, _ = _verdict(table, records)
+    assert said.startswith("The model has not learnt the task: it is right on 0.500")
+    assert "most frequent class would be on 0.750" in said
