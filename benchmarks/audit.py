@@ -78,6 +78,7 @@ class Part:
         self.folder = options.work / name
         self.folder.mkdir(parents=True, exist_ok=True)
         self.seed = options.seed
+        self.ready: Path | None = options.minilm if self.kind == "minilm" else None
         self.data = data_of(self.set, options)
         self.tokenizer = self._tokenizer()
         self.splits = self.data.splits(self.tokenizer, 66 if self.kind == "minilm" else None)
@@ -88,7 +89,7 @@ class Part:
             return self.data.words()
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(minilm())
+        return AutoTokenizer.from_pretrained(self.ready or minilm())
 
     def factory(self, seed: int) -> Any:
         """A new model."""
@@ -123,13 +124,20 @@ class Part:
 
     def _texts(self, count: int) -> dict[str, Any]:
         rows = self.data.test[:: max(1, len(self.data.test) // count)][:count]
-        model = audit.trained(
-            self.factory, self.splits, seed=self.seed, folder=self.folder, recipe=self.recipe, progress=bar("training")
-        ).model
         return {
-            "model": model, "tokenizer": self.tokenizer, "texts": [t for t, _ in rows], "labels": [y for _, y in rows],
+            "model": self._base(), "tokenizer": self.tokenizer,
+            "texts": [t for t, _ in rows], "labels": [y for _, y in rows],
             "max_length": 66 if self.kind == "minilm" else None,
         }  # fmt: skip
+
+    def _base(self) -> Any:
+        if self.ready is not None:
+            from attnflow.loading import load
+
+            return load(str(self.ready))[0]
+        return audit.trained(
+            self.factory, self.splits, seed=self.seed, folder=self.folder, recipe=self.recipe, progress=bar("training")
+        ).model
 
     def _correlation(self, found: Any) -> Finding:
         return audit.correlation(**self._texts(self.plan.correlated), progress=bar("correlation"))
@@ -211,6 +219,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     for name in ("train", "valid", "test", "tokens"):
         parser.add_argument(f"--{name}", type=int, help="at most so many; each data set has its own default")
+    parser.add_argument("--minilm", type=Path, help="a fine-tuned MiniLM (train_sst2.py) instead of training one")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="toy size; the page is written only where --page is given")
     options = parser.parse_args(given)
