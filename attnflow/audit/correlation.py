@@ -16,8 +16,8 @@ from attnflow.audit.spot import replaced, unseen
 from attnflow.capture import capture
 from attnflow.capture.reduce import Heads
 from attnflow.capture.session import Call
-from attnflow.compare.plan import ATTENTION, Spec, Step, _steps
-from attnflow.compare.worker import _aligned
+from attnflow.compare.plan import ATTENTION, Spec, Step, steps_of
+from attnflow.compare.worker import aligned_to
 from attnflow.correlate import is_constant
 from attnflow.errors import CaptureError, SelectionError
 from attnflow.importance.blankout import attribute as loo_of
@@ -131,7 +131,7 @@ def correlation(
 
 
 def _named_steps(methods: Spec) -> tuple[Step, ...]:
-    return _steps("methods", methods, {name: (where, {}) for name, where in ATTENTION.items()})
+    return steps_of("methods", methods, {name: (where, {}) for name, where in ATTENTION.items()})
 
 
 Scored = list[tuple[str, int, Vector]]
@@ -148,7 +148,7 @@ def _scores(
     chosen = steps or _named_steps(tuple(ATTENTION) if square else ("raw",))
     out: Scored = []
     for step in chosen:
-        found = _aligned(step.function(attention, position=row, **step.options), instance.example.tokens)
+        found = aligned_to(step.function(attention, position=row, **step.options), instance.example.tokens)
         have = found.layers
         numbers = range(len(have)) if layers == "all" else [pick_layer(i, have) for i in _listed(layers)]
         out += [(step.name, int(have[i]), np.asarray(found.scores[i], np.float64)) for i in numbers]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from attnflow.audit.measures import tvd
 from attnflow.errors import AttnFlowError, InputError, SelectionError
-from attnflow.importance.blankout import _stacked
+from attnflow.importance.blankout import stacked
 from attnflow.importance.example import Example, one_example
-from attnflow.importance.target import Goal, _full
+from attnflow.importance.target import Goal, full_output
 from attnflow.select import pick_position
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Texts:
                 raise type(error)(f"Text {row.number}: {error}") from error
 
     def _instance(self, example: Example, number: int, label: Any, head: bool) -> Instance:
-        several = _full(example.outputs).ndim == 3
+        several = full_output(example.outputs).ndim == 3
         goal, outputs = example.goal(None, self.position if several else None, None)
         if head:
             _check_head(example, goal, outputs)
@@ -146,12 +146,12 @@ def open_texts(
 
 def inputs_of(instances: Sequence[Instance], copies: int = 1) -> dict[str, Any]:
     """One batch of texts of the same length, each ``copies`` times after one another."""
-    return _stacked([i.example.lean(i.goal) for i in instances for _ in range(copies)])
+    return stacked([i.example.lean(i.goal) for i in instances for _ in range(copies)])
 
 
 def outputs_of(instances: Sequence[Instance], outputs: Any, copies: int = 1) -> Tensor:
     """``[texts, copies, classes]``: of each text at its own position."""
-    full = _full(outputs)
+    full = full_output(outputs)
     return torch.stack([one.output(full[i * copies : (i + 1) * copies]) for i, one in enumerate(instances)])
 
 

@@ -94,8 +94,8 @@ def make_plan(
         if value not in known:
             raise SelectionError(f"{argument}={value!r} is not known. Use one of: {', '.join(known)}.")
     return Plan(
-        _steps("methods", methods, {name: (where, {}) for name, where in ATTENTION.items()}),
-        _steps("references", references, REFERENCES),
+        steps_of("methods", methods, {name: (where, {}) for name, where in ATTENTION.items()}),
+        steps_of("references", references, REFERENCES),
         chosen,
         (False, True) if special_tokens is None else (special_tokens,),
         (layers,) if isinstance(layers, int) else None if layers is None else tuple(layers),
@@ -103,7 +103,8 @@ def make_plan(
     )
 
 
-def _steps(argument: str, spec: Spec, known: Mapping[str, tuple[str, dict[str, Any]]]) -> tuple[Step, ...]:
+def steps_of(argument: str, spec: Spec, known: Mapping[str, tuple[str, dict[str, Any]]]) -> tuple[Step, ...]:
+    """The steps that ``spec`` names, with the options it gives; ``known`` has each one's function and own options."""
     given = {spec: {}} if isinstance(spec, str) else spec if isinstance(spec, Mapping) else {name: {} for name in spec}
     if not given:
         raise SelectionError(f"{argument} is empty: choose from {', '.join(known)}.")

@@ -82,7 +82,7 @@ class Worker:
         for step in self.plan.methods:
             with self._timed(step.name):
                 found = step.function(attention, position=example.place(goal, self.plan.position), **step.options)
-                aligned = _aligned(found, example.tokens)
+                aligned = aligned_to(found, example.tokens)
                 aligned = aligned.words() if self.plan.unit == "word" else aligned
                 kept = self._layers(aligned)
                 tokens = aligned.tokens
@@ -139,7 +139,7 @@ def _scored(goal: Goal, score: str | None, reduce: str | None) -> Goal:
     return replace(goal, score=score or ("prob" if reduce == "paper" else "logit"))
 
 
-def _aligned(found: Any, tokens: Tokens) -> Relevance:
+def aligned_to(found: Any, tokens: Tokens) -> Relevance:
     """The scores of a method over the tokens that the references score."""
     from attnflow.attention import SINK
 

@@ -287,7 +287,7 @@ def _deleted(
     for bucket in buckets.values():
         for start in range(0, len(bucket), batch_size):
             chunk = bucket[start : start + batch_size]
-            outputs = run(example.model, _stacked([variant for _, variant, _ in chunk]))
+            outputs = run(example.model, stacked([variant for _, variant, _ in chunk]))
             scores[[g for g, _, _ in chunk]] = effect(outputs, chunk[0][2]).double().cpu().numpy()
     return scores
 
@@ -322,7 +322,8 @@ def _without(inputs: Mapping[str, Any], members: Sequence[int]) -> dict[str, Any
     return out
 
 
-def _stacked(variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def stacked(variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Inputs of the same length as one batch."""
     first = variants[0]
     return {
         name: torch.cat([v[name] for v in variants]) if isinstance(value, Tensor) and value.shape[:1] == (1,) else value

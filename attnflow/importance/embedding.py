@@ -140,11 +140,13 @@ def find(model: nn.Module, inputs: Mapping[str, Any], route: str = "auto") -> Em
 def _first_that_works(
     model: nn.Module, inputs: Mapping[str, Any], names: tuple[str, ...], routes: Sequence[str]
 ) -> Embedder:
-    from attnflow.importance.target import _full
+    from attnflow.importance.target import full_output
 
     with torch.no_grad():
         calls, plain = _watch(model, inputs)
-        expected = _full(plain) if isinstance(plain, Mapping) and {"logits", "last_hidden_state"} & set(plain) else None
+        expected = (
+            full_output(plain) if isinstance(plain, Mapping) and {"logits", "last_hidden_state"} & set(plain) else None
+        )
         reasons = []
         for route in routes:
             slots = [_slot(model, inputs, name, route, calls) for name in names]
@@ -164,7 +166,7 @@ def _first_that_works(
 
 def _unlike(embedder: Embedder, model: nn.Module, inputs: Mapping[str, Any], expected: Tensor | None) -> str | None:
     """Why this way does not give what the model gives for its ids; None if it does."""
-    from attnflow.importance.target import _full
+    from attnflow.importance.target import full_output
 
     try:
         outputs = embedder.run(model, inputs, embedder.embeddings(model, inputs))
@@ -172,7 +174,7 @@ def _unlike(embedder: Embedder, model: nn.Module, inputs: Mapping[str, Any], exp
         return f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
     if expected is None:
         return None
-    got = _full(outputs)
+    got = full_output(outputs)
     off = float((got.float() - expected.float()).abs().max()) if got.shape == expected.shape else float("inf")
     scale = 1.0 + float(expected.float().abs().max())
     return None if off <= 1e-3 * scale else f"the output changes by {off:.2g}"

@@ -55,7 +55,7 @@ class Goal:
 
     def row(self, outputs: Any) -> Tensor:
         """``[batch, classes]`` (or coordinates): the output at the position that is read."""
-        full = _full(outputs)
+        full = full_output(outputs)
         if self.position is None or full.ndim == 2:
             return full
         # One position alone is the last, where the model was asked for no more (Example.lean).
@@ -123,7 +123,7 @@ def settle(
     if callable(target):
         name = getattr(target, "__name__", type(target).__name__)
         return Goal("function", None, "value", None, name, function=target)
-    full = _full(outputs)
+    full = full_output(outputs)
     has_logits = _field(outputs, "logits") is not None or isinstance(outputs, Tensor)
     goal = Goal("classification" if has_logits else "vector", None, "value", None, "Σ|h|")
     if full.ndim == 3:
@@ -169,7 +169,7 @@ def runner_up(goal: Goal, outputs: Any) -> Goal:
     return replace(goal, index=(goal.index, int(others.argmax())), score="prob")
 
 
-def _full(outputs: Any) -> Tensor:
+def full_output(outputs: Any) -> Tensor:
     """``[batch, classes]`` or ``[batch, positions, classes or coordinates]``."""
     if isinstance(outputs, Tensor):
         found: Any = outputs

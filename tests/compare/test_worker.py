@@ -8,7 +8,7 @@ import torch
 
 from attnflow.attention import SINK
 from attnflow.compare import compare
-from attnflow.compare.worker import _aligned
+from attnflow.compare.worker import aligned_to
 from attnflow.errors import AttnFlowError, ShapeError
 from attnflow.relevance import Relevance
 from attnflow.words import Tokens
@@ -20,21 +20,21 @@ def relevance(names, scores=None):
 
 
 def test_the_column_of_a_learned_sink_is_left_out():
-    found = _aligned(relevance(["the", "key", SINK]), Tokens(["the", "key"]))
+    found = aligned_to(relevance(["the", "key", SINK]), Tokens(["the", "key"]))
     assert found.scores.tolist() == [[0, 1]] and found.tokens == ("the", "key")
 
 
 def test_patches_are_matched_by_name_and_what_is_missing_has_no_score():
-    found = _aligned(relevance(["patch 0,0", "patch 0,1"]), Tokens(["[CLS]", "patch 0,0", "patch 0,1"]))
+    found = aligned_to(relevance(["patch 0,0", "patch 0,1"]), Tokens(["[CLS]", "patch 0,0", "patch 0,1"]))
     np.testing.assert_array_equal(found.scores, [[np.nan, 0, 1]])
-    more = _aligned(relevance(["[CLS]", "[extra 1]", "patch 0,0"]), Tokens(["[CLS]", "patch 0,0"]))
+    more = aligned_to(relevance(["[CLS]", "[extra 1]", "patch 0,0"]), Tokens(["[CLS]", "patch 0,0"]))
     assert more.scores.tolist() == [[0, 2]]
 
 
 @pytest.mark.parametrize("names", [["a", "a", "b"], ["x", "y", "z"]])
 def test_positions_that_cannot_be_matched_are_an_error(names):
     with pytest.raises(ShapeError, match="The attention is over 3 positions, the inputs have 2"):
-        _aligned(relevance(names), Tokens(["a", "b"]))
+        aligned_to(relevance(names), Tokens(["a", "b"]))
 
 
 def test_images_go_through_the_processor():
