@@ -13,7 +13,7 @@ from numba import njit
 from report import markdown, write
 
 from attnflow.flow.bounds import hub
-from attnflow.flow.compiled import columns, workspace
+from attnflow.flow.compiled import columns, words_of, workspace
 from attnflow.flow.integers import Capacities, integers
 from attnflow.flow.solver import orders, solve
 from attnflow.flow.waves import U0, Work, _distances, _first_wave, _inject, _push_wave
@@ -57,7 +57,7 @@ def count(cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen
         while value < bound:
             waves += 1
             far = _distances(w, n, words, height, sink)
-            if far < 0:
+            if far == 0:
                 break
             value += _push_wave(w, n, words, height, sink, far)
         out[source] = waves
@@ -72,7 +72,7 @@ def waves(caps: Capacities, ordered: bool) -> float:
     cap, rowsum = (np.ascontiguousarray(a).reshape(-1) for a in (caps.cap, caps.rowsum))
     wanted = np.full(steps + 1, -1, np.int64)
     wanted[steps] = 0
-    order = orders(caps, np.arange(n))
+    order = orders(caps, np.arange(n, dtype=np.uint64))
     if not ordered:
         order[:] = np.arange(n)
     space, total = workspace(n, steps), 0
@@ -80,10 +80,10 @@ def waves(caps: Capacities, ordered: bool) -> float:
     for sink in range(n):
         # From source n on: nothing is solved, and the workspace holds the capacities and limits of this sink.
         columns(
-            cap, rowsum, n, steps, np.array([sink]), order[sink : sink + 1], wanted, none, False, False, n, 1,
-            np.zeros((1, 1, n), np.int64), np.zeros((1, 1, n), np.int8), sets, *space,
+            cap, rowsum, n, steps, words_of(n), np.array([sink], np.uint64), order[sink : sink + 1], wanted, none,
+            False, False, n, 1, np.zeros((1, 1, n), np.int64), np.zeros((1, 1, n), np.int8), sets, *space,
         )  # fmt: skip
-        count(*space[:13], (n, (n + 63) // 64, steps, sink), caps.rowsum[-1], made)
+        count(*space[:13], tuple(np.uint64(x) for x in (n, words_of(n), steps, sink)), caps.rowsum[-1], made)
         total += int(made.sum())
     return total / n**2
 

@@ -27,4 +27,5 @@ with event.install_listener("numba:compile", _Announce()):
     from attnflow.flow import kernels
 
 columns: Any = kernels.columns
+words_of: Any = kernels.words_of
 workspace: Any = kernels.workspace

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import SelectionError
-from attnflow.flow.integers import Capacities, Ints, integers, unpack
+from attnflow.flow.integers import Capacities, Ints, Words, integers, unpack
 from attnflow.flow.solver import orders
 from attnflow.network import F64
 
@@ -70,7 +70,7 @@ class EdgeFlows:
     def __init__(self, stack: Any) -> None:
         caps = stack if isinstance(stack, Capacities) else integers(stack)
         self.caps = caps.replaced(np.ascontiguousarray(caps.cap))
-        self._orders: dict[int, Ints] = {}
+        self._orders: dict[int, Words] = {}
         self._spaces: dict[int, tuple[Any, ...]] = {}
 
     def pair(self, height: int, row: int, sink: int) -> EdgeFlow:
@@ -86,17 +86,17 @@ class EdgeFlows:
         near_source, near_sink = _cuts(caps.cap, flow, row, sink)
         return EdgeFlow(float(value), caps.floats(flow), flow, near_source, near_sink)
 
-    def _order(self, sink: int, steps: int) -> Ints:
+    def _order(self, sink: int, steps: int) -> Words:
         """The engine's order of the nodes; that of a height depends on the steps below it only."""
         if sink not in self._orders:
-            self._orders[sink] = orders(self.caps, np.array([sink]))
+            self._orders[sink] = orders(self.caps, np.array([sink], np.uint64))
         order = self._orders[sink][:, : steps + 1].copy()
         order[0, steps] = np.arange(self.caps.n)
         return order
 
     def _preflow(self, caps: Capacities, row: int, sink: int) -> Ints:
         """The preflow of one pair, without the source's own edges: ``[height, n, n]``."""
-        from attnflow.flow.compiled import columns, workspace
+        from attnflow.flow.compiled import columns, words_of, workspace
 
         n, steps = caps.n, caps.steps
         wanted = np.full(steps + 1, -1, np.int64)
@@ -108,8 +108,8 @@ class EdgeFlows:
         space = self._spaces[steps]
         order = self._order(sink, steps)
         columns(
-            caps.cap.reshape(-1), caps.rowsum.reshape(-1), n, steps,
-            np.array([sink]), order, wanted, others, False, True, 0, 1, np.zeros((1, 1, n), np.int64),
+            caps.cap.reshape(-1), caps.rowsum.reshape(-1), n, steps, words_of(n),
+            np.array([sink], np.uint64), order, wanted, others, False, True, 0, 1, np.zeros((1, 1, n), np.int64),
             np.zeros((1, 1, n), np.int8), np.zeros((1, 1, n, (steps - 1) * ((n + 63) // 64)), np.uint64), *space,
         )  # fmt: skip
         used = unpack(space[7].reshape(steps, n, -1)[: steps - 1], n)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from attnflow.flow.waves import CUT, U0, U1, Work, inner, solve_pair
+from attnflow.flow.waves import CUT, U0, U1, U2, U3, U4, U6, U63, Work, inner, solve_pair
 
 CLOSED = 1  # a closed form of one or two steps
 THEOREM = 4  # the saturation theorem: no flow was solved
@@ -28,21 +28,23 @@ def _is_preflow(w, n, words, height, source, sink, value, gets):
     cap, flow, used = w.cap, w.flow, w.used
     for y in range(height * n):
         gets[y] = 0
+    top = height - U1
     for k in range(n):
-        gets[(height - 1) * n + k] = cap[((height - 1) * n + source) * n + k]
+        gets[top * n + k] = cap[(top * n + source) * n + k]
     good = True
-    for h in range(height - 1, 0, -1):
+    for step in range(top):
+        h = top - step
         for i in range(n):
             left = gets[h * n + i]
-            row = (h - 1) * n + i
+            row = (h - U1) * n + i
             for k in range(n):
-                if (used[row * words + (k >> 6)] >> np.uint64(k & 63)) & U1:
+                if (used[row * words + (k >> U6)] >> (k & U63)) & U1:
                     f = flow[row * n + k]
-                    good &= f >= 0 and f <= cap[row * n + k] and (h > 1 or k == sink)
+                    good &= f >= 0 and f <= cap[row * n + k] and (h > U1 or k == sink)
                     left -= f
-                    gets[(h - 1) * n + k] += f
+                    gets[(h - U1) * n + k] += f
             good &= left >= 0
-    return good and (gets[sink] == value or height == 1)
+    return good and (gets[sink] == value or height == U1)
 
 
 @inner
@@ -52,12 +54,12 @@ def _renumber(w, cap, order, c, n, words, steps):
         w.fresh[y] = U0
     for h in range(steps):
         for a in range(n):
-            row = (h * n + order[c, h + 1, a]) * n
+            row = (h * n + order[c, h + U1, a]) * n
             new = h * n + a
             for b in range(n):
                 x = cap[row + order[c, h, b]]
                 w.cap[new * n + b] = x
-                w.fresh[new * words + (b >> 6)] |= np.uint64(x > 0) << np.uint64(b & 63)
+                w.fresh[new * words + (b >> U6)] |= np.uint64(x > 0) << (b & U63)
 
 
 @inner
@@ -65,9 +67,9 @@ def _through_two(w, n, height, level, sums):
     """Fill sums[k] with what node (height - 1, k) can send straight into saturated nodes two steps down."""
     for k in range(n):
         sums[k] = 0
-        row = ((height - 2) * n + k) * n
+        row = ((height - U2) * n + k) * n
         for q in range(n):
-            if w.limit[(height - 2) * n + q] >= level:
+            if w.limit[(height - U2) * n + q] >= level:
                 sums[k] += w.cap[row + q]
 
 
@@ -80,8 +82,8 @@ def _saturates(w, n, height, source, level, two, sums, inside):
     down) take the weight a(U) / level for a chosen subset U; the rest goes on to the second set (two steps down)
     through the remaining share of the capacities. The factor 1 - 1e-12 keeps float64 rounding on the safe side.
     """
-    row = ((height - 1) * n + source) * n
-    low = (height - 1) * n
+    low = (height - U1) * n
+    row = (low + source) * n
     taken = np.int64(0)
     for k in range(n):
         inside[k] = 0
@@ -116,10 +118,10 @@ def _saturates(w, n, height, source, level, two, sums, inside):
 def _one_step(w, n, height, column):
     """Limit of each node from the limits one step down, sum_k min(cap, limit): exact for two steps."""
     for t in range(n):
-        row = ((height - 1) * n + t) * n
+        row = ((height - U1) * n + t) * n
         total = np.int64(0)
         for k in range(n):
-            total += min(w.cap[row + k], w.limit[(height - 1) * n + k])
+            total += min(w.cap[row + k], w.limit[(height - U1) * n + k])
         w.limit[height * n + t] = min(total, column)
 
 
@@ -129,7 +131,7 @@ def _mark_useful(w, n, words, height):
         w.useful[height * words + x] = U0
     for k in range(n):
         if w.limit[height * n + k] > 0:
-            w.useful[height * words + (k >> 6)] |= U1 << np.uint64(k & 63)
+            w.useful[height * words + (k >> U6)] |= U1 << (k & U63)
 
 
 @inner
@@ -146,8 +148,19 @@ def _untouched(w, words, height):
     """Whether no node one step below the source is on the sink's side: the cut then holds for all above."""
     seen = U0
     for x in range(words):
-        seen |= w.seen[(height - 1) * words + x]
+        seen |= w.seen[(height - U1) * words + x]
     return seen == U0
+
+
+@inner
+def _write_cut(w, n, words, height, order, c, cuts, out, source):
+    """The sink's side in the caller's numbers and in as few words as it takes."""
+    few = (n + U63) >> U6
+    for h in range(U1, height):
+        for k in range(n):
+            i = order[c, h, k]
+            bit = (w.seen[h * words + (k >> U6)] >> (k & U63)) & U1
+            cuts[c, out, source, (h - U1) * few + (i >> U6)] |= bit << (i & U63)
 
 
 @inner
@@ -158,35 +171,33 @@ def _all_settled(capacity, rowsum, floor, c, n, steps, sink, value, code):
         column += capacity[i * n + sink]
     settled = True
     for t in range(n):
-        settled &= floor[c, t] >= min(rowsum[(steps - 1) * n + t], column)
+        settled &= floor[c, t] >= min(rowsum[(steps - U1) * n + t], column)
     if settled:
         for t in range(n):
-            value[c, 0, t] = min(rowsum[(steps - 1) * n + t], column)
+            value[c, 0, t] = min(rowsum[(steps - U1) * n + t], column)
             code[c, 0, t] = FLOOR
     return settled
 
 
 _INT = types.Array(types.int64, 1, "C")
 _SET = types.Array(types.uint64, 1, "C")
-_CUBE = types.Array(types.int64, 3, "C")
 _SIGNATURE = types.void(
-    *(_INT, _INT, types.int64, types.int64, _INT, _CUBE, _INT, types.Array(types.int64, 2, "C")),
-    *(
-        types.boolean,
-        types.boolean,
-        types.int64,
-        types.int64,
-        _CUBE,
-        types.Array(types.int8, 3, "C"),
-        types.Array(types.uint64, 4, "C"),
-    ),
+    *(_INT, _INT, types.uint64, types.uint64, types.uint64, _SET, types.Array(types.uint64, 3, "C"), _INT),
+    *(types.Array(types.int64, 2, "C"), types.boolean, types.boolean, types.uint64, types.uint64),
+    *(types.Array(types.int64, 3, "C"), types.Array(types.int8, 3, "C"), types.Array(types.uint64, 4, "C")),
     *(_INT, _SET, _INT, _INT, _INT, _INT, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _INT, _INT),
 )
 
 
+def words_of(n: int) -> int:
+    """Words of a set of n nodes as the kernel holds it: as many as needed, beyond two made up to fours."""
+    words = (n + 63) // 64
+    return words if words <= 2 else 4 * ((words + 3) // 4)
+
+
 def workspace(n: int, steps: int) -> tuple[Any, ...]:
     """The arrays that one thread works on. They are made here because numba compiles array creation slowly."""
-    words = (n + 63) >> 6
+    words = words_of(n)
     rows, nodes, sets = steps * n * words, (steps + 1) * n, (steps + 1) * words
 
     def edges() -> Any:
@@ -213,7 +224,7 @@ def _compiled(function):
 
 @_compiled
 def columns(
-    capacity, rowsum, n, steps, sinks, order, wanted, floor, theorem, explicit, begin, stride, value, code, cuts,
+    capacity, rowsum, n, steps, words, sinks, order, wanted, floor, theorem, explicit, begin, stride, value, code, cuts,
     cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside,
 ):  # fmt: skip
     """Flows of all sources at the wanted heights into each of the sinks.
@@ -223,13 +234,12 @@ def columns(
     of height h for sink c; height 0 must keep its numbers. ``floor[c, t]`` ([sinks, n], or empty) are proven
     lower bounds for the highest sources. ``explicit`` solves every pair in full, checks its preflow and writes the
     sink's side of the minimum cut, heights 1 .. S-1, to ``cuts``. At the highest height every ``stride``-th source from
-    ``begin`` is solved. The arrays from ``cap`` on are those of :func:`workspace`; after the call they hold the last
-    pair that was solved.
+    ``begin`` is solved. Sets have ``words`` words (:func:`words_of`). The arrays from ``cap`` on are those of
+    :func:`workspace`; after the call they hold the last pair that was solved.
     """
-    words = (n + 63) >> 6
     w = Work(cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful)
     has_floor = floor.shape[0] > 0
-    for c in range(sinks.shape[0]):
+    for c in range(np.uint64(sinks.shape[0])):
         sink = sinks[c]
         if has_floor and _all_settled(capacity, rowsum, floor, c, n, steps, sink, value, code):
             continue
@@ -241,26 +251,26 @@ def columns(
             if wanted[1] >= 0:
                 value[c, wanted[1], order[c, 1, i]] = cap[i * n + sink]
                 code[c, wanted[1], order[c, 1, i]] = CLOSED
-        for h in range(2, steps + 1):
-            _mark_useful(w, n, words, h - 1)
+        for h in range(U2, steps + U1):
+            _mark_useful(w, n, words, h - U1)
             out = wanted[h]
-            closed = out < 0 or (h == 2 and not explicit)
+            closed = out < 0 or (h == U2 and not explicit)
             if closed:
                 _one_step(w, n, h, column)
             level = np.int64(0)
             two = False
-            if theorem and not closed and (h == 3 or wanted[h - 1] >= 0):
+            if theorem and not closed and (h == U3 or wanted[h - U1] >= 0):
                 for t in range(n):
-                    level = max(level, rowsum[(h - 1) * n + t])
+                    level = max(level, rowsum[(h - U1) * n + t])
                 level = min(level, column)
-                two = h >= 4 and (h == 4 or wanted[h - 2] >= 0) and _count_saturated(w, n, h - 2, level) > 0
+                two = h >= U4 and (h == U4 or wanted[h - U2] >= 0) and _count_saturated(w, n, h - U2, level) > 0
                 if two:
                     _through_two(w, n, h, level, sums)
-                elif _count_saturated(w, n, h - 1, level) == 0:
+                elif _count_saturated(w, n, h - U1, level) == 0:
                     level = np.int64(0)
-            for t in range(begin if h == steps else 0, n if out >= 0 else 0, stride if h == steps else 1):
+            for t in range(begin if h == steps else U0, n if out >= 0 else U0, stride if h == steps else U1):
                 source = order[c, h, t]
-                bound = min(rowsum[(h - 1) * n + source], column)
+                bound = min(rowsum[(h - U1) * n + source], column)
                 if closed:
                     v, proof = limit[h * n + t], CLOSED
                 elif has_floor and h == steps and floor[c, source] >= bound:
@@ -272,10 +282,7 @@ def columns(
                     if proof == CUT and v < column and _untouched(w, words, h):
                         column = v
                     if explicit:
-                        for y in range(n, h * n):
-                            i = order[c, y // n, y % n]
-                            bit = (seen[(y // n) * words + ((y % n) >> 6)] >> np.uint64((y % n) & 63)) & U1
-                            cuts[c, out, source, (y // n - 1) * words + (i >> 6)] |= bit << np.uint64(i & 63)
+                        _write_cut(w, n, words, h, order, c, cuts, out, source)
                         if not _is_preflow(w, n, words, h, t, sink, v, sums):
                             proof = FAILED
                 limit[h * n + t] = v

@@ -168,12 +168,12 @@ def run(
     threads: int = 1,
 ) -> Found:
     """Share the sinks out over threads. ``floor`` ``[sinks, n]``: proven lower bounds for the highest top."""
-    from attnflow.flow.compiled import columns, workspace
+    from attnflow.flow.compiled import columns, words_of, workspace
 
     n, steps = caps.n, caps.steps
     wanted = np.full(steps + 1, -1, np.int64)
     wanted[list(tops)] = np.arange(len(tops))
-    cols = np.asarray(sinks, np.int64)
+    cols = np.asarray(sinks, np.uint64)
     units = np.zeros((len(cols), len(tops), n), np.int64)
     proofs = np.zeros(units.shape, np.int8)
     words = (n + 63) // 64
@@ -189,8 +189,8 @@ def run(
         while (job := next(turn)) < len(jobs):
             part, begin, stride = jobs[job]
             columns(
-                cap, rowsum, n, steps, cols[part], order[part], wanted, floor[part], theorem, explicit, begin, stride,
-                units[part], proofs[part], cuts[part], *space,
+                cap, rowsum, n, steps, words_of(n), cols[part], order[part], wanted, floor[part], theorem, explicit,
+                begin, stride, units[part], proofs[part], cuts[part], *space,
             )  # fmt: skip
 
     threads = min(threads, len(jobs))
@@ -213,14 +213,14 @@ def _jobs(sinks: int, n: int, steps: int, tops: int, threads: int) -> list[tuple
     return [(slice(c, c + size), 0, 1) for c in range(0, sinks, size)]
 
 
-def orders(caps: Capacities, sinks: Ints) -> Ints:
+def orders(caps: Capacities, sinks: Words) -> Words:
     """For each sink and height the nodes in the order in which the engine fills them: ``[sinks, S + 1, n]``.
 
     The first nodes are those that would carry most, if each node drew what the sink can take from all nodes above in
     proportion to their capacities. Any order gives the same flows; this one needs a third of the waves.
     """
     n, steps = caps.n, caps.steps
-    out = np.empty((len(sinks), steps + 1, n), np.int64)
+    out = np.empty((len(sinks), steps + 1, n), np.uint64)
     out[:] = np.arange(n)
     if steps > 2:
         share = caps.cap[0][:, sinks].astype(np.float64)

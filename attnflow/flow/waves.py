@@ -12,7 +12,9 @@ then all excess is pushed one step nearer, from the farthest nodes to the neares
 the sink stays where it is: a maximum preflow has the value and the minimum cut of a maximum flow.
 
 The loops are long functions on purpose, with sets held in local variables: numba cannot know that the arrays do not
-overlap, and would otherwise read each set again after every write.
+overlap, and would otherwise read each set again after every write. Places are unsigned, so numba need not ask at
+every access whether they are negative; and sets of more than two words are made up to fours, which are looked at
+together. The two halve the time of large networks.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import numpy as np
 from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-U0 = np.uint64(0)
-U1 = np.uint64(1)
+# A plain 1 is signed for numba, and signed and unsigned together would be a float.
+U0, U1, U2, U3, U4, U6, U63 = (np.uint64(x) for x in (0, 1, 2, 3, 4, 6, 63))
 
 BOUND = 2  # the preflow met a proven upper bound
 CUT = 3  # no residual path is left: the nodes that reach the sink are one side of a minimum cut
@@ -34,7 +36,7 @@ inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_
 
 
 class Work(NamedTuple):
-    """The arrays that one thread works on; S steps, n tokens, w = ceil(n / 64) words."""
+    """The arrays that one thread works on; S steps, n tokens, w words a set."""
 
     cap: Any  # [S*n*n] capacities, renumbered for the sink
     fresh: Any  # [S*n*w] row (h, i): the edges with capacity
@@ -55,18 +57,18 @@ class Work(NamedTuple):
 def _inject(w, n, words, height, source):
     """Put on each node below the source what it can take and pass on; return the total."""
     cap, excess, limit, active = w.cap, w.excess, w.limit, w.active
-    for y in range((height + 1) * words):
+    for y in range((height + U1) * words):
         active[y] = U0
-    for y in range((height + 1) * n):
+    for y in range((height + U1) * n):
         excess[y] = 0
     total = np.int64(0)
-    row = ((height - 1) * n + source) * n
-    below = (height - 1) * n
+    row = ((height - U1) * n + source) * n
+    below = (height - U1) * n
     for k in range(n):
         x = min(cap[row + k], limit[below + k])
         if x > 0:
             excess[below + k] = x
-            active[(height - 1) * words + (k >> 6)] |= U1 << np.uint64(k & 63)
+            active[(height - U1) * words + (k >> U6)] |= U1 << (k & U63)
             total += x
     return total
 
@@ -91,13 +93,14 @@ def _first_wave(w, n, words, height, sink):
         room[y] = limit[y]
     for y in range(words, height * words):
         seen[y] = useful[y]
-    for h in range(height - 1, 1, -1):
-        low = (h - 1) * n
+    for step in range(U2, height):
+        h = height + U1 - step
+        low = (h - U1) * n
         for x in range(words):
             nodes = active[h * words + x]
             stuck = nodes
             while nodes != U0:
-                i = (x << 6) + np.int64(trailing_zeros(nodes))
+                i = (x << U6) + np.uint64(trailing_zeros(nodes))
                 bit_i = nodes & (~nodes + U1)
                 nodes ^= bit_i
                 left = excess[h * n + i]
@@ -105,10 +108,10 @@ def _first_wave(w, n, words, height, sink):
                 for z in range(words):
                     free = ahead[row * words + z]
                     sent = U0
-                    open_ = seen[(h - 1) * words + z]
+                    open_ = seen[(h - U1) * words + z]
                     edges = free & open_
                     while edges != U0:
-                        k = (z << 6) + np.int64(trailing_zeros(edges))
+                        k = (z << U6) + np.uint64(trailing_zeros(edges))
                         bit_k = edges & (~edges + U1)
                         edges ^= bit_k
                         c = cap[row * n + k]
@@ -128,8 +131,8 @@ def _first_wave(w, n, words, height, sink):
                             break
                     ahead[row * words + z] = free
                     used[row * words + z] = sent
-                    seen[(h - 1) * words + z] = open_
-                    active[(h - 1) * words + z] |= sent
+                    seen[(h - U1) * words + z] = open_
+                    active[(h - U1) * words + z] |= sent
                     if left == 0:
                         break
                 excess[h * n + i] = left
@@ -137,12 +140,12 @@ def _first_wave(w, n, words, height, sink):
                     stuck ^= bit_i
             active[h * words + x] = stuck
     value = np.int64(0)
-    sink_bit, sink_word = U1 << np.uint64(sink & 63), sink >> 6
+    sink_bit, sink_word = U1 << (sink & U63), sink >> U6
     for x in range(words):
         nodes = active[words + x]
         active[words + x] = U0
         while nodes != U0:
-            i = (x << 6) + np.int64(trailing_zeros(nodes))
+            i = (x << U6) + np.uint64(trailing_zeros(nodes))
             nodes &= nodes - U1
             y = excess[n + i]
             excess[n + i] = 0
@@ -156,57 +159,87 @@ def _first_wave(w, n, words, height, sink):
 
 @inner
 def _distances(w, n, words, height, sink):
-    """Rings of nodes by distance to the sink; the farthest ring needed, or -1 if no excess can reach it."""
+    """Rings of nodes by distance to the sink; the farthest ring needed, or 0 if no excess can reach it."""
     ahead, used, ring, seen, active, useful = w.ahead, w.used, w.ring, w.seen, w.active, w.useful
-    size = (height + 1) * words
+    size = (height + U1) * words
     anywhere = U0
     for y in range(size):
         seen[y] = U0
         ring[y] = U0
         anywhere |= active[y]
-    ring[sink >> 6] = U1 << np.uint64(sink & 63)
-    d = 0
+    ring[sink >> U6] = U1 << (sink & U63)
+    d = U0
     while True:
         here = d * size
         there = here + size
         for y in range(size):
             ring[there + y] = U0
         found = U0
-        for h in range(d & 1, min(d, height - 1) + 1, 2):
+        for h in range(d & U1, min(d, height - U1) + U1, U2):
             now = here + h * words
             some = U0
             for x in range(words):
                 some |= ring[now + x]
             if some == U0:
                 continue
-            up, down = (h + 1) * words, (h - 1) * words
+            up, down = (h + U1) * words, (h - U1) * words
             for x in range(words):
                 new = U0
-                nodes = useful[up + x] & ~seen[up + x] if h < height - 1 else U0
+                nodes = useful[up + x] & ~seen[up + x] if h < height - U1 else U0
                 while nodes != U0:
-                    i = (x << 6) + np.int64(trailing_zeros(nodes))
+                    i = (x << U6) + np.uint64(trailing_zeros(nodes))
                     row = (h * n + i) * words
                     edges = U0
-                    for z in range(words):
+                    z = U0
+                    while words < U4 and z < words:
                         edges |= ahead[row + z] & ring[now + z]
+                        z += U1
+                    while z < words:
+                        a, b = row + z, now + z
+                        edges = (ahead[a] & ring[b]) | (ahead[a + U1] & ring[b + U1])
+                        edges |= (ahead[a + U2] & ring[b + U2]) | (ahead[a + U3] & ring[b + U3])
+                        if edges != U0:
+                            break
+                        z += U4
                     if edges != U0:
                         new |= nodes & (~nodes + U1)
                     nodes &= nodes - U1
                 seen[up + x] |= new
                 ring[there + up + x] |= new
                 found |= new
-                nodes = ring[now + x] if h >= 2 else U0
+                nodes = ring[now + x] if h >= U2 else U0
                 while nodes != U0:
-                    row = ((h - 1) * n + (x << 6) + np.int64(trailing_zeros(nodes))) * words
+                    row = ((h - U1) * n + (x << U6) + np.uint64(trailing_zeros(nodes))) * words
                     nodes &= nodes - U1
-                    for z in range(words):
+                    z = U0
+                    while words < U4 and z < words:
                         new = used[row + z] & ~seen[down + z]
                         seen[down + z] |= new
                         ring[there + down + z] |= new
                         found |= new
+                        z += U1
+                    while z < words:
+                        a, b = row + z, down + z
+                        x0 = used[a] & ~seen[b]
+                        x1 = used[a + U1] & ~seen[b + U1]
+                        x2 = used[a + U2] & ~seen[b + U2]
+                        x3 = used[a + U3] & ~seen[b + U3]
+                        new = x0 | x1 | x2 | x3
+                        if new != U0:
+                            found = U1
+                            c = there + b
+                            seen[b] |= x0
+                            seen[b + U1] |= x1
+                            seen[b + U2] |= x2
+                            seen[b + U3] |= x3
+                            ring[c] |= x0
+                            ring[c + U1] |= x1
+                            ring[c + U2] |= x2
+                            ring[c + U3] |= x3
+                        z += U4
         if found == U0:
             break
-        d += 1
+        d += U1
         missing = U0
         for y in range(words, height * words):
             missing |= active[y] & ~seen[y]
@@ -215,7 +248,7 @@ def _distances(w, n, words, height, sink):
     reached = U0
     for y in range(words, height * words):
         reached |= active[y] & seen[y]
-    return d if reached != U0 else -1
+    return d if reached != U0 else U0
 
 
 @inner
@@ -231,22 +264,23 @@ def _push_wave(w, n, words, height, sink, far):
         w.ring,
         w.active,
     )
-    size = (height + 1) * words
+    size = (height + U1) * words
     value = np.int64(0)
-    sink_bit, sink_word = U1 << np.uint64(sink & 63), sink >> 6
-    for d in range(far, 0, -1):
-        near = (d - 1) * size
-        for h in range(((d - 1) & 1) + 1, min(d, height - 1) + 1, 2):
-            low = (h - 1) * n
+    sink_bit, sink_word = U1 << (sink & U63), sink >> U6
+    for step in range(far):
+        d = far - step
+        near = (d - U1) * size
+        for h in range(((d - U1) & U1) + U1, min(d, height - U1) + U1, U2):
+            low = (h - U1) * n
             for x in range(words):
                 nodes = ring[near + size + h * words + x] & active[h * words + x]
                 while nodes != U0:
-                    i = (x << 6) + np.int64(trailing_zeros(nodes))
+                    i = (x << U6) + np.uint64(trailing_zeros(nodes))
                     bit_i = nodes & (~nodes + U1)
                     nodes ^= bit_i
                     left = excess[h * n + i]
                     row = low + i
-                    if d == 1:
+                    if d == U1:
                         edge = i * n + sink
                         f = flow[edge] if used[i * words + sink_word] != U0 else 0
                         y = min(left, cap[edge] - f)
@@ -256,15 +290,15 @@ def _push_wave(w, n, words, height, sink, far):
                             ahead[i * words + sink_word] &= ~sink_bit
                         value += y
                         left -= y
-                    for z in range(words if h > 1 else 0):
+                    for z in range(words if h > U1 else U0):
                         free = ahead[row * words + z]
-                        edges = free & ring[near + (h - 1) * words + z]
+                        edges = free & ring[near + (h - U1) * words + z]
                         if edges == U0:
                             continue
                         sent = used[row * words + z]
                         pushed = U0
                         while edges != U0:
-                            k = (z << 6) + np.int64(trailing_zeros(edges))
+                            k = (z << U6) + np.uint64(trailing_zeros(edges))
                             bit_k = edges & (~edges + U1)
                             edges ^= bit_k
                             f = flow[row * n + k] if sent & bit_k else 0
@@ -281,16 +315,18 @@ def _push_wave(w, n, words, height, sink, far):
                                 break
                         ahead[row * words + z] = free
                         used[row * words + z] = sent | pushed
-                        active[(h - 1) * words + z] |= pushed
+                        active[(h - U1) * words + z] |= pushed
                         if left == 0:
                             break
                     column = h * n + i
-                    for z in range(words if left > 0 and h < height - 1 else 0):
+                    for z in range(words if left > 0 and h < height - U1 else U0):
                         sent = used_t[column * words + z]
-                        edges = sent & ring[near + (h + 1) * words + z]
+                        edges = sent & ring[near + (h + U1) * words + z]
+                        if edges == U0:
+                            continue
                         pushed = U0
                         while edges != U0:
-                            k = (z << 6) + np.int64(trailing_zeros(edges))
+                            k = (z << U6) + np.uint64(trailing_zeros(edges))
                             bit_k = edges & (~edges + U1)
                             edges ^= bit_k
                             back = h * n + k
@@ -298,7 +334,7 @@ def _push_wave(w, n, words, height, sink, far):
                             y = min(left, f)
                             flow[back * n + i] = f - y
                             ahead[back * words + x] |= bit_i
-                            excess[(h + 1) * n + k] += y
+                            excess[(h + U1) * n + k] += y
                             pushed |= bit_k
                             if y == f:
                                 used[back * words + x] &= ~bit_i
@@ -307,7 +343,7 @@ def _push_wave(w, n, words, height, sink, far):
                             if left == 0:
                                 break
                         used_t[column * words + z] = sent
-                        active[(h + 1) * words + z] |= pushed
+                        active[(h + U1) * words + z] |= pushed
                         if left == 0:
                             break
                     excess[h * n + i] = left
@@ -333,7 +369,7 @@ def solve_pair(w, n, words, height, source, sink, bound, explicit):
         value = _first_wave(w, n, words, height, sink)
     while explicit or value < bound:
         far = _distances(w, n, words, height, sink)
-        if far < 0:
+        if far == U0:
             proof = CUT
             break
         value += _push_wave(w, n, words, height, sink, far)

@@ -6,6 +6,7 @@ import pytest
 from attnflow.errors import AttnFlowError, SelectionError
 from attnflow.flow.certificate import Certificate, certify, cut_capacity
 from attnflow.flow.integers import integers
+from attnflow.flow.solver import solve
 from tests.flow.networks import softmax_network
 
 
@@ -30,6 +31,17 @@ def test_cut_capacity_by_hand():
     caps = integers(np.array([[[0.5, 0.25], [0.125, 0.5]], [[0.25, 0.5], [0.5, 0.5]]]))
     sides = np.array([[[True, False], [False, True]]])  # sink 0; node 1 at height 1 on its side
     assert caps.floats(cut_capacity(caps, 2, 0, sides)).tolist() == [0.5 + 0.5]
+
+
+@pytest.mark.parametrize("n", [128, 129, 260])
+def test_sets_of_two_four_and_eight_words(n):
+    """Every pair of three outputs: its cut, computed without the kernel, has the value of its flow."""
+    stack = softmax_network(np.random.default_rng(n), 5, n, 2.0, local=0.1, sink=3.0)
+    certificate = certify(stack, [5], [0, n // 2, n - 1])
+    assert certificate.check() == 3 * n
+    assert (solve(stack, [5], [0, n // 2, n - 1]).units == certificate.solution.units).all()
+    if n < 200:  # by columns, not by rows
+        assert (solve(stack, [5]).units[:, [0, n // 2, n - 1]] == certificate.solution.units).all()
 
 
 def test_unknown_pair():
