@@ -13,10 +13,11 @@ from numba import njit
 from report import markdown, write
 
 from attnflow.flow.bounds import hub
-from attnflow.flow.compiled import columns, words_of, workspace
+from attnflow.flow.compiled import columns
 from attnflow.flow.integers import Capacities, integers
 from attnflow.flow.solver import orders, solve
-from attnflow.flow.waves import U0, Work, _distances, _first_wave, _inject, _push_wave
+from attnflow.flow.waves import U0, _distances, _first_wave, _inject, _push_wave
+from attnflow.flow.workspace import words_of, workspace
 
 N = 64
 NAMES = {"minilm": "all-MiniLM-L6-v2", "mpnet": "all-mpnet-base-v2", "smollm2": "SmolLM2-135M"}
@@ -38,19 +39,18 @@ def settled_by_hub(caps: Capacities) -> float:
 
 
 @njit
-def count(cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, shape, rowsum, out):
+def count(w, shape, rowsum, out):
     """Waves of each source at the top into the sink for which the workspace was prepared."""
     n, words, height, sink = shape
-    w = Work(cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful)
     column = np.int64(0)
     for i in range(n):
-        column += cap[i * n + sink]
+        column += w.cap[i * n + sink]
     for source in range(n):
         bound = min(min(rowsum[source], column), _inject(w, n, words, height, source))
         for y in range(height * n * words):
-            ahead[y] = fresh[y]
-            used[y] = U0
-            used_t[y] = U0
+            w.ahead[y] = w.fresh[y]
+            w.used[y] = U0
+            w.used_t[y] = U0
         waves, value = 0, np.int64(0)
         if bound > 0:
             waves, value = 1, _first_wave(w, n, words, height, sink)
@@ -69,7 +69,6 @@ def waves(caps: Capacities, ordered: bool) -> float:
     The last search of a pair, which finds that nothing more can reach the sink, counts as a wave.
     """
     n, steps = caps.n, caps.steps
-    cap, rowsum = (np.ascontiguousarray(a).reshape(-1) for a in (caps.cap, caps.rowsum))
     wanted = np.full(steps + 1, -1, np.int64)
     wanted[steps] = 0
     order = orders(caps, np.arange(n, dtype=np.uint64))
@@ -80,10 +79,10 @@ def waves(caps: Capacities, ordered: bool) -> float:
     for sink in range(n):
         # From source n on: nothing is solved, and the workspace holds the capacities and limits of this sink.
         columns(
-            cap, rowsum, n, steps, words_of(n), np.array([sink], np.uint64), order[sink : sink + 1], wanted, none,
-            False, False, n, 1, np.zeros((1, 1, n), np.int64), np.zeros((1, 1, n), np.int8), sets, *space,
+            caps.cap, caps.rowsum, np.array([sink], np.uint64), order[sink : sink + 1], wanted, none,
+            np.zeros((1, 1, n), np.int64), np.zeros((1, 1, n), np.int8), sets, space, begin=n,
         )  # fmt: skip
-        count(*space[:13], tuple(np.uint64(x) for x in (n, words_of(n), steps, sink)), caps.rowsum[-1], made)
+        count(space, tuple(np.uint64(x) for x in (n, words_of(n), steps, sink)), caps.rowsum[-1], made)
         total += int(made.sum())
     return total / n**2
 

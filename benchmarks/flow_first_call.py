@@ -2,7 +2,7 @@
 
 python benchmarks/flow_first_call.py
 
-Each figure is from a process of its own that has imported a model class, from `import numba` to the first flows.
+Each figure is from a process of its own that has imported a model class, from `flow` being asked to the first flows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ print(time.perf_counter() - start)
 
 
 def first_call(cache: str) -> tuple[float, bool]:
-    env = {**os.environ, "NUMBA_CACHE_DIR": cache}
+    env = {**os.environ, "ATTNFLOW_CACHE": cache}
     done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=True)
     return float(done.stdout), "compiling" in done.stderr
 

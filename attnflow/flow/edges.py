@@ -11,6 +11,7 @@ import numpy.typing as npt
 from attnflow.errors import SelectionError
 from attnflow.flow.integers import Capacities, Ints, Words, integers, unpack
 from attnflow.flow.solver import orders
+from attnflow.flow.workspace import Work, workspace
 from attnflow.network import F64
 
 Mask = npt.NDArray[np.bool_]
@@ -71,7 +72,7 @@ class EdgeFlows:
         caps = stack if isinstance(stack, Capacities) else integers(stack)
         self.caps = caps.replaced(np.ascontiguousarray(caps.cap))
         self._orders: dict[int, Words] = {}
-        self._spaces: dict[int, tuple[Any, ...]] = {}
+        self._spaces: dict[int, Work] = {}
 
     def pair(self, height: int, row: int, sink: int) -> EdgeFlow:
         """The flow from node ``(height, row)`` to input ``sink``: the same as by :func:`edge_flow`."""
@@ -96,7 +97,7 @@ class EdgeFlows:
 
     def _preflow(self, caps: Capacities, row: int, sink: int) -> Ints:
         """The preflow of one pair, without the source's own edges: ``[height, n, n]``."""
-        from attnflow.flow.compiled import columns, words_of, workspace
+        from attnflow.flow.compiled import columns
 
         n, steps = caps.n, caps.steps
         wanted = np.full(steps + 1, -1, np.int64)
@@ -108,15 +109,15 @@ class EdgeFlows:
         space = self._spaces[steps]
         order = self._order(sink, steps)
         columns(
-            caps.cap.reshape(-1), caps.rowsum.reshape(-1), n, steps, words_of(n),
-            np.array([sink], np.uint64), order, wanted, others, False, True, 0, 1, np.zeros((1, 1, n), np.int64),
-            np.zeros((1, 1, n), np.int8), np.zeros((1, 1, n, (steps - 1) * ((n + 63) // 64)), np.uint64), *space,
+            np.ascontiguousarray(caps.cap), np.ascontiguousarray(caps.rowsum), np.array([sink], np.uint64), order,
+            wanted, others, np.zeros((1, 1, n), np.int64), np.zeros((1, 1, n), np.int8),
+            np.zeros((1, 1, n, (steps - 1) * ((n + 63) // 64)), np.uint64), space, explicit=True,
         )  # fmt: skip
-        used = unpack(space[7].reshape(steps, n, -1)[: steps - 1], n)
+        used = unpack(space.used.reshape(steps, n, -1)[: steps - 1], n)
         at = np.flatnonzero(used)
         h, i, k = np.unravel_index(at, used.shape)
         preflow = np.zeros(caps.cap.shape, np.int64)
-        preflow[h, order[0, h + 1, i], order[0, h, k]] = space[2][at]
+        preflow[h, order[0, h + 1, i], order[0, h, k]] = space.flow[at]
         return preflow
 
 

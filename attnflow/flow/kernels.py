@@ -9,12 +9,13 @@ caller's numbers again. What the nodes of a height can pass on to the sink is sh
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 import numpy as np
 from numba import njit, types
 
-from attnflow.flow.waves import CUT, U0, U1, U2, U3, U4, U6, U63, Work, inner, solve_pair
+from attnflow.flow.waves import CUT, U0, U1, U2, U3, U4, U6, U63, inner, solve_pair
+from attnflow.flow.workspace import Work
 
 CLOSED = 1  # a closed form of one or two steps
 THEOREM = 4  # the saturation theorem: no flow was solved
@@ -48,16 +49,16 @@ def _is_preflow(w, n, words, height, source, sink, value, gets):
 
 
 @inner
-def _renumber(w, cap, order, c, n, words, steps):
+def _renumber(w, cap, order, base, n, words, steps):
     """Capacities and edge sets of one sink, in the order of its nodes."""
     for y in range(steps * n * words):
         w.fresh[y] = U0
     for h in range(steps):
         for a in range(n):
-            row = (h * n + order[c, h + U1, a]) * n
+            row = (h * n + order[base + (h + U1) * n + a]) * n
             new = h * n + a
             for b in range(n):
-                x = cap[row + order[c, h, b]]
+                x = cap[row + order[base + h * n + b]]
                 w.cap[new * n + b] = x
                 w.fresh[new * words + (b >> U6)] |= np.uint64(x > 0) << (b & U63)
 
@@ -153,78 +154,46 @@ def _untouched(w, words, height):
 
 
 @inner
-def _write_cut(w, n, words, height, order, c, cuts, out, source):
+def _write_cut(w, n, words, height, order, base, cuts, place):
     """The sink's side in the caller's numbers and in as few words as it takes."""
     few = (n + U63) >> U6
     for h in range(U1, height):
         for k in range(n):
-            i = order[c, h, k]
+            i = order[base + h * n + k]
             bit = (w.seen[h * words + (k >> U6)] >> (k & U63)) & U1
-            cuts[c, out, source, (h - U1) * few + (i >> U6)] |= bit << (i & U63)
+            cuts[place + (h - U1) * few + (i >> U6)] |= bit << (i & U63)
 
 
 @inner
-def _all_settled(capacity, rowsum, floor, c, n, steps, sink, value, code):
+def _all_settled(capacity, rowsum, floor, place, n, steps, sink, value, code):
     """Whether the lower bounds settle all sources of this sink; if so, write their flows."""
     column = np.int64(0)
     for i in range(n):
         column += capacity[i * n + sink]
     settled = True
     for t in range(n):
-        settled &= floor[c, t] >= min(rowsum[(steps - U1) * n + t], column)
+        settled &= floor[place + t] >= min(rowsum[(steps - U1) * n + t], column)
     if settled:
         for t in range(n):
-            value[c, 0, t] = min(rowsum[(steps - U1) * n + t], column)
-            code[c, 0, t] = FLOOR
+            value[place + t] = min(rowsum[(steps - U1) * n + t], column)
+            code[place + t] = FLOOR
     return settled
 
 
-_INT = types.Array(types.int64, 1, "C")
-_SET = types.Array(types.uint64, 1, "C")
-_SIGNATURE = types.void(
-    *(_INT, _INT, types.uint64, types.uint64, types.uint64, _SET, types.Array(types.uint64, 3, "C"), _INT),
-    *(types.Array(types.int64, 2, "C"), types.boolean, types.boolean, types.uint64, types.uint64),
-    *(types.Array(types.int64, 3, "C"), types.Array(types.int8, 3, "C"), types.Array(types.uint64, 4, "C")),
+# Plain addresses and numbers: the compiled code then needs nothing of numba or Python, and can be kept and loaded
+# without them.
+_INT, _SET, _BYTE = (types.CPointer(t) for t in (types.int64, types.uint64, types.int8))
+_PLACE = _FLAG = types.uint64
+SIGNATURE = types.void(
+    *(_INT, _INT, _PLACE, _PLACE, _PLACE, _SET, _PLACE, _SET, _INT, _PLACE, _INT, _FLAG, _FLAG, _FLAG, _PLACE, _PLACE),
+    *(_INT, _BYTE, _SET),
     *(_INT, _SET, _INT, _INT, _INT, _INT, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _INT, _INT),
 )
 
 
-def words_of(n: int) -> int:
-    """Words of a set of n nodes as the kernel holds it: as many as needed, beyond two made up to fours."""
-    words = (n + 63) // 64
-    return words if words <= 2 else 4 * ((words + 3) // 4)
-
-
-def workspace(n: int, steps: int) -> tuple[Any, ...]:
-    """The arrays that one thread works on. They are made here because numba compiles array creation slowly."""
-    words = words_of(n)
-    rows, nodes, sets = steps * n * words, (steps + 1) * n, (steps + 1) * words
-
-    def edges() -> Any:
-        return np.empty(steps * n * n, np.int64)
-
-    return (
-        *(edges(), np.empty(rows, np.uint64), edges()),
-        *(np.zeros(nodes, np.int64) for _ in range(3)),
-        *(np.empty(rows, np.uint64) for _ in range(3)),
-        np.empty(((steps - 1) * n + 3) * sets, np.uint64),
-        *(np.zeros(sets, np.uint64) for _ in range(3)),
-        *(np.zeros(nodes, np.int64) for _ in range(2)),
-    )
-
-
-def _compiled(function):
-    """Compile for the one signature, or load from the disk cache: beside this file, or in the user's cache folder."""
-    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    try:
-        return njit(_SIGNATURE, cache=True, **options)(function)
-    except RuntimeError:  # neither folder can be written: compile again in every process
-        return njit(_SIGNATURE, **options)(function)
-
-
-@_compiled
 def columns(
-    capacity, rowsum, n, steps, words, sinks, order, wanted, floor, theorem, explicit, begin, stride, value, code, cuts,
+    capacity, rowsum, n, steps, words, sinks, count, order, wanted, tops, floor, has_floor, theorem, explicit, begin,
+    stride, value, code, cuts,
     cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside,
 ):  # fmt: skip
     """Flows of all sources at the wanted heights into each of the sinks.
@@ -237,20 +206,25 @@ def columns(
     ``begin`` is solved. Sets have ``words`` words (:func:`words_of`). The arrays from ``cap`` on are those of
     :func:`workspace`; after the call they hold the last pair that was solved.
     """
-    w = Work(cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful)
-    has_floor = floor.shape[0] > 0
-    for c in range(np.uint64(sinks.shape[0])):
+    w = Work(
+        cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside
+    )  # fmt: skip
+    few = (n + U63) >> U6
+    for c in range(count):
         sink = sinks[c]
-        if has_floor and _all_settled(capacity, rowsum, floor, c, n, steps, sink, value, code):
+        mine, base = c * tops * n, c * (steps + U1) * n
+        if has_floor and _all_settled(capacity, rowsum, floor, c * n, n, steps, sink, value, code):
             continue
-        _renumber(w, capacity, order, c, n, words, steps)
+        _renumber(w, capacity, order, base, n, words, steps)
         column = np.int64(0)
         for i in range(n):
-            limit[n + i] = cap[i * n + sink]
-            column += cap[i * n + sink]
+            x = cap[i * n + sink]
+            limit[n + i] = x
+            column += x
             if wanted[1] >= 0:
-                value[c, wanted[1], order[c, 1, i]] = cap[i * n + sink]
-                code[c, wanted[1], order[c, 1, i]] = CLOSED
+                at = mine + np.uint64(wanted[1]) * n + order[base + n + i]
+                value[at] = x
+                code[at] = CLOSED
         for h in range(U2, steps + U1):
             _mark_useful(w, n, words, h - U1)
             out = wanted[h]
@@ -269,11 +243,12 @@ def columns(
                 elif _count_saturated(w, n, h - U1, level) == 0:
                     level = np.int64(0)
             for t in range(begin if h == steps else U0, n if out >= 0 else U0, stride if h == steps else U1):
-                source = order[c, h, t]
+                source = order[base + h * n + t]
+                at = mine + np.uint64(out) * n + source
                 bound = min(rowsum[(h - U1) * n + source], column)
                 if closed:
                     v, proof = limit[h * n + t], CLOSED
-                elif has_floor and h == steps and floor[c, source] >= bound:
+                elif has_floor and h == steps and floor[c * n + source] >= bound:
                     v, proof = bound, FLOOR
                 elif level > 0 and bound == level and _saturates(w, n, h, t, level, two, sums, inside):
                     v, proof = level, THEOREM
@@ -282,9 +257,18 @@ def columns(
                     if proof == CUT and v < column and _untouched(w, words, h):
                         column = v
                     if explicit:
-                        _write_cut(w, n, words, h, order, c, cuts, out, source)
+                        _write_cut(w, n, words, h, order, base, cuts, at * (steps - U1) * few)
                         if not _is_preflow(w, n, words, h, t, sink, v, sums):
                             proof = FAILED
                 limit[h * n + t] = v
-                value[c, out, source] = v
-                code[c, out, source] = proof
+                value[at] = v
+                code[at] = proof
+
+
+def llvm() -> tuple[str, str]:
+    """The kernel as LLVM code, and the name that it has there."""
+    options = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    (text,) = njit(SIGNATURE, **options)(columns).inspect_llvm().values()
+    # What it calls may be dropped by the linker; the kernel itself may not.
+    (name,) = re.findall(r'^define (?!linkonce)[^@]*@"?([^"(]*columns[^"(]*)', text, re.M)
+    return text, name

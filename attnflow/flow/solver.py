@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from attnflow.errors import SelectionError
 from attnflow.flow.integers import Capacities, Ints, Words, integers, pack, unpack
+from attnflow.flow.workspace import workspace
 
 Codes = npt.NDArray[np.int8]
 
@@ -168,7 +169,7 @@ def run(
     threads: int = 1,
 ) -> Found:
     """Share the sinks out over threads. ``floor`` ``[sinks, n]``: proven lower bounds for the highest top."""
-    from attnflow.flow.compiled import columns, words_of, workspace
+    from attnflow.flow.compiled import columns
 
     n, steps = caps.n, caps.steps
     wanted = np.full(steps + 1, -1, np.int64)
@@ -179,7 +180,7 @@ def run(
     words = (n + 63) // 64
     cuts = np.zeros((*units.shape, (steps - 1) * words) if explicit else (0, 0, 0, 0), np.uint64)
     floor = np.zeros((0, n), np.int64) if floor is None else np.ascontiguousarray(floor)
-    cap, rowsum = (np.ascontiguousarray(a).reshape(-1) for a in (caps.cap, caps.rowsum))
+    cap, rowsum = np.ascontiguousarray(caps.cap), np.ascontiguousarray(caps.rowsum)
     order = orders(caps, cols)
     jobs = _jobs(len(cols), n, steps, len(tops), threads)
     turn = itertools.count()
@@ -189,8 +190,8 @@ def run(
         while (job := next(turn)) < len(jobs):
             part, begin, stride = jobs[job]
             columns(
-                cap, rowsum, n, steps, words_of(n), cols[part], order[part], wanted, floor[part], theorem, explicit,
-                begin, stride, units[part], proofs[part], cuts[part], *space,
+                cap, rowsum, cols[part], order[part], wanted, floor[part], units[part], proofs[part], cuts[part], space,
+                theorem=theorem, explicit=explicit, begin=begin, stride=stride,
             )  # fmt: skip
 
     threads = min(threads, len(jobs))

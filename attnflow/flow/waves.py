@@ -4,22 +4,19 @@
 
 The network has nodes ``(h, i)``, ``h = 0 .. S`` the height and ``i`` the token, and edges only from one height to
 the next below: edge ``(h, i) -> (h - 1, k)`` has capacity ``cap[h - 1, i, k]``. All arrays here are flat; the
-edge's place is ``((h - 1) * n + i) * n + k``. Sets of nodes and of edges are bitsets of 64-bit words, so that one
-AND looks at 64 edges.
+edge's place is ``((h - 1) * n + i) * n + k``. Sets of nodes and of edges are bitsets of 64-bit words, so that one AND
+looks at 64 edges. ``w`` is a :class:`attnflow.flow.workspace.Work`.
 
 Each pair is solved by push-relabel in waves: exact distances to the sink (one breadth-first search over bitsets),
 then all excess is pushed one step nearer, from the farthest nodes to the nearest. Excess that can no longer reach
 the sink stays where it is: a maximum preflow has the value and the minimum cut of a maximum flow.
 
 The loops are long functions on purpose, with sets held in local variables: numba cannot know that the arrays do not
-overlap, and would otherwise read each set again after every write. Places are unsigned, so numba need not ask at
-every access whether they are negative; and sets of more than two words are made up to fours, which are looked at
-together. The two halve the time of large networks.
+overlap, and would otherwise read each set again after every write. Sets of more than two words are made up to fours,
+which are looked at together. Places are unsigned, so that LLVM need not reckon with negative ones.
 """
 
 from __future__ import annotations
-
-from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -31,26 +28,8 @@ U0, U1, U2, U3, U4, U6, U63 = (np.uint64(x) for x in (0, 1, 2, 3, 4, 6, 63))
 BOUND = 2  # the preflow met a proven upper bound
 CUT = 3  # no residual path is left: the nodes that reach the sink are one side of a minimum cut
 
-# numba's disk cache watches kernels.py alone: after a change in this file, touch that one.
-inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-class Work(NamedTuple):
-    """The arrays that one thread works on; S steps, n tokens, w words a set."""
-
-    cap: Any  # [S*n*n] capacities, renumbered for the sink
-    fresh: Any  # [S*n*w] row (h, i): the edges with capacity
-    flow: Any  # [S*n*n] preflow; counts only where ``used`` says so
-    excess: Any  # [(S+1)*n] what came in and has not gone out
-    room: Any  # [(S+1)*n] what a node may still take in the first wave
-    limit: Any  # [(S+1)*n] upper bound of what can pass node (h, i) to this sink
-    ahead: Any  # [S*n*w] row (h, i): the edges with capacity left
-    used: Any  # [S*n*w] row (h, i): the edges with flow on them
-    used_t: Any  # [S*n*w] the same by column
-    ring: Any  # [((S-1)*n+3) * (S+1)*w] the nodes at each distance from the sink
-    seen: Any  # [(S+1)*w] the nodes that can reach the sink
-    active: Any  # [(S+1)*w] the nodes with excess
-    useful: Any  # [(S+1)*w] the nodes with limit > 0
+# Nothing but what the loops need: no wrappers for Python, no error on division by zero.
+inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @inner
