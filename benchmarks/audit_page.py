@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import asdict, is_dataclass
 from io import StringIO
@@ -12,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 from audit_data import TITLES, Data
-from report import markdown
+from report import insert, markdown
 
 from attnflow.audit import Finding
 
@@ -133,9 +132,7 @@ def write(page: Path, name: str, found: dict[str, Finding], data: Data, folder: 
         images.mkdir(exist_ok=True)
         shutil.copyfile(picture, images / f"debate-{name}.svg")
         text += f"\n\n![JSD of attention against TVD of predictions](images/debate-{name}.svg)"
-    begin, end = f"<!-- audit:{name}:begin -->", f"<!-- audit:{name}:end -->"
     old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
-    if begin not in old:
-        old = f"{old.rstrip()}\n\n{begin}\n{end}\n"
-    block = f"{begin}\n\n{text}\n\n{end}"
-    page.write_text(re.sub(f"{begin}.*?{end}", lambda _: block, old, flags=re.S), encoding="utf-8")
+    if f"<!-- audit:{name} -->" not in old:
+        page.write_text(f"{old.rstrip()}\n\n<!-- audit:{name} -->\n<!-- /audit:{name} -->\n", encoding="utf-8")
+    insert(page, f"audit:{name}", text)

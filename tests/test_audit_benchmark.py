@@ -100,13 +100,13 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     assert page.kept(tmp_path / "seeds.json") is None
     made = data.read("sst", None, data.Sizes(4, 2, 2))
     target = tmp_path / "debate.md"
-    target.write_text("# Page\n\n<!-- audit:lstm-sst:begin -->\nold\n<!-- audit:lstm-sst:end -->\n\nbelow\n")
+    target.write_text("# Page\n\n<!-- audit:lstm-sst -->\nold\n<!-- /audit:lstm-sst -->\n\nbelow\n")
     for _ in range(2):
         page.write(target, "lstm-sst", {"uniform": again}, made, tmp_path)
     text = target.read_text()
     assert "| F1 uniform | 0.822 | 0.250 |" in text and "**uniform**: So so." in text
     assert text.startswith("# Page") and text.endswith("below\n") and "old" not in text
-    assert "guide" not in text and text.count("audit:lstm-sst:begin") == 1
+    assert "guide" not in text and text.count("<!-- audit:lstm-sst -->") == 1
 
 
 @pytest.mark.slow
@@ -127,6 +127,6 @@ def test_the_docs_page_has_a_place_for_every_part(load):
     bench = load("audit")
     text = (FOLDER.parent / "docs" / "debate.md").read_text(encoding="utf-8")
     for part in bench.PARTS:
-        assert f"<!-- audit:{part}:begin -->" in text and f"<!-- audit:{part}:end -->" in text
+        assert f"<!-- audit:{part} -->" in text and f"<!-- /audit:{part} -->" in text
     with pytest.raises(SystemExit):
         bench.main(["--work", "somewhere"])
