@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,25 @@ def load(name: str) -> tuple[Any, Any]:
         return _load_gguf(folder)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(f"{name} is a folder without a config.json: save a model there with model.save_pretrained().")
-    try:
+    advice = (
+        "Give a folder that save_pretrained() wrote, with the tokenizer in it, or a hub name (and, behind a closed "
+        "network, download it first)."
+    )
+    with told(name, advice):
         config = AutoConfig.from_pretrained(name)
         model = _model_class(config).from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"{name!r} could not be loaded: {reason} Give a folder that save_pretrained() wrote, with the tokenizer "
-            "in it, or a hub name (and, behind a closed network, download it first)."
-        ) from error
     return model.eval(), tokenizer
+
+
+@contextmanager
+def told(name: str, advice: str, what: str = "") -> Iterator[None]:
+    """Turn what transformers raises while it loads ``name`` into its first line and what to do."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"{name!r} could not be loaded{what and f' as {what}'}: {reason} {advice}") from error
 
 
 def _load_gguf(file: Path) -> tuple[Any, Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from attnflow.audit.config import LSTMConfig
 from attnflow.audit.lstm import LSTMClassifier
 from attnflow.audit.training import Factory
-from attnflow.errors import InputError
+from attnflow.loading import told
+
+_ADVICE = "Name a model to fine-tune, or train one from nothing:  attnflow audit all transformer DATA"
 
 
 def vocabulary_of(texts: Sequence[str], least: int = 1) -> list[str]:
@@ -55,7 +56,7 @@ def pretrained(name: str, classes: int = 2) -> Factory:
     from transformers import AutoModelForSequenceClassification
 
     def make(seed: int) -> Any:
-        with _said(name, f"a classifier of {classes} classes"):
+        with told(name, _ADVICE, f"a classifier of {classes} classes"):
             return AutoModelForSequenceClassification.from_pretrained(name, num_labels=classes)
 
     return make
@@ -65,18 +66,5 @@ def pretrained_tokenizer(name: str) -> Any:
     """The tokenizer of a hub name or folder."""
     from transformers import AutoTokenizer
 
-    with _said(name, "a tokenizer"):
+    with told(name, _ADVICE, "a tokenizer"):
         return AutoTokenizer.from_pretrained(name)
-
-
-@contextmanager
-def _said(name: str, what: str) -> Iterator[None]:
-    """The first line of what transformers says, and a way that needs nothing to be loaded."""
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"{name!r} could not be loaded as {what}: {reason} Name a model to fine-tune, or train one from "
-            "nothing:  attnflow audit all transformer DATA"
-        ) from error
