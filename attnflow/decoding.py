@@ -10,6 +10,10 @@ import torch
 from attnflow.errors import InputError
 from attnflow.naming import plain_tokenizer
 
+MIRRORED = "the input again, as the model itself gives it to its decoder"
+# Their heads read the decoder's states at the places of the input: no other decoder input would do.
+_READERS = ("ForSequenceClassification", "ForQuestionAnswering")
+
 
 def decoder_ids(
     model: Any,
@@ -37,8 +41,29 @@ def decoder_ids(
         if made is not None:
             settings |= {"decoder": "the model's own greedy output", "max_new_tokens": max_new_tokens}
             return _until_end(model, made)
+    mirrored = _mirrored(model, batch)
+    if mirrored is not None:
+        settings["decoder"] = MIRRORED
+        return mirrored, batch.get("attention_mask")
     settings["decoder"] = "start token"
     return torch.full((lead.shape[0], 1), start, dtype=torch.long, device=lead.device), None
+
+
+def _mirrored(model: Any, batch: Mapping[str, Any]) -> torch.Tensor | None:
+    """What a classifier such as BART's makes of the input for its decoder; None for models that make nothing of it."""
+    if not type(model).__name__.endswith(_READERS):
+        return None
+    seen: list[Any] = []
+    hook = model.get_decoder().register_forward_pre_hook(
+        lambda _, given, named: seen.append(named.get("input_ids", given[0] if given else None)), with_kwargs=True
+    )
+    try:
+        with torch.no_grad():
+            model(**batch)
+    finally:
+        hook.remove()
+    ids = seen[0] if seen else None
+    return ids.clone() if isinstance(ids, torch.Tensor) else None
 
 
 def start_token(model: Any) -> int:

@@ -96,8 +96,8 @@ def encode(
         text: a str, a list of str, a ``BatchEncoding`` or dict of tensors, or ids (list or tensor).
         inputs: anything that is not text, as for ``model(**inputs)``.
         text_target: the decoder's text, for encoder-decoder models. Without it the model's own greedy output of at
-            most ``max_new_tokens`` is used where it can generate, else its start token; ``settings["decoder"]``
-            says which.
+            most ``max_new_tokens`` is used where it can generate; for classifiers that give their input to the decoder
+            again (BART, T5) that; else the start token. ``settings["decoder"]`` says which.
     """
     draft = _draft(model, tokenizer, text, inputs)
     check_vocabulary(model, tokenizer, draft.batch)

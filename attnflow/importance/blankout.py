@@ -109,8 +109,8 @@ def attribute(
     with torch.inference_mode(False), torch.no_grad():
         if example.patches is not None:
             scores = _pixels(example, goal, effect, blank, batch_size)
-        elif blank == "delete":
-            scores = _deleted(example, goal, effect, groups, batch_size)
+        elif blank == "delete" or (example.mirrored and blank != "mean-embedding"):
+            scores = _one_by_one(example, goal, effect, groups, None if blank == "delete" else int(blank), batch_size)
         elif blank == "mean-embedding":
             scores = _mean_embedding(example, goal, effect, groups, batch_size)
         else:
@@ -271,14 +271,14 @@ def _first_of_each(groups: Grouping, parts: Sequence[Tensor]) -> npt.NDArray[np.
     return np.asarray([flat[members[0]] for members in groups.members], np.float64)
 
 
-def _deleted(
-    example: Example, goal: Goal, effect: Effect, groups: Grouping, batch_size: int
+def _one_by_one(
+    example: Example, goal: Goal, effect: Effect, groups: Grouping, blank: int | None, batch_size: int
 ) -> npt.NDArray[np.float64]:
-    """Variants of the same length run together, so that none is padded."""
+    """Each group deleted (or, in a mirrored example, blanked); those of the same length together, none padded."""
     scores = np.full(len(groups.members), np.nan)
     buckets: dict[Any, list[tuple[int, dict[str, Any], Goal]]] = defaultdict(list)
     for g, members in enumerate(groups.members):
-        variant = _without(example.lean(goal), members)
+        variant = example.mirror(members, blank) if example.mirrored else _without(example.lean(goal), members)
         at = _goal_without(example, goal, members)
         if variant is None or at is None:
             continue

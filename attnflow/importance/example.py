@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnflow.capture import state
+from attnflow.decoding import MIRRORED
 from attnflow.errors import InputError, SelectionError, ShapeError
 from attnflow.importance.embedding import run
 from attnflow.importance.target import Goal, Target, settle
@@ -35,6 +36,7 @@ class Example:
         queries: names of the output positions: the decoder's where there is one.
         patches: for images ``[height, width]``: the column of ``tokens`` to which each pixel belongs.
         name: name or class of the model.
+        mirrored: the model makes its decoder's input from its encoder's, and reads it at the same places.
     """
 
     model: nn.Module
@@ -44,6 +46,7 @@ class Example:
     queries: Tokens
     patches: Tensor | None = None
     name: str = ""
+    mirrored: bool = False
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -72,7 +75,30 @@ class Example:
             return goal.position
         if position is not None:
             return position
-        return "cls" if "cls" in self.queries.marks else "last"
+        return "cls" if "cls" in self.queries.marks and not self.mirrored else "last"
+
+    def mirror(self, members: Sequence[int], blank: int | None) -> dict[str, Any] | None:
+        """The inputs of a mirrored example with some positions blanked (or, for None, deleted), in both its halves.
+
+        None where that cannot be done: in the decoder alone, or at the end token, where the head reads.
+        """
+        ids = self.inputs["input_ids"]
+        count = ids.shape[1]
+        end = getattr(getattr(self.model, "config", None), "eos_token_id", None)
+        if blank is not None and blank == end:
+            raise SelectionError(
+                f"blank={blank} is the end token, where {type(self.model).__name__} reads its answer:  blank='delete'"
+            )
+        if any(m >= count or int(ids[0, m]) == end for m in members):
+            return None
+        kept = {name: value for name, value in self.inputs.items() if not name.startswith("decoder")}
+        if blank is None:
+            keep = [i for i in range(count) if i not in members]
+            sized = {k: v for k, v in kept.items() if isinstance(v, Tensor) and v.shape[1:2] == (count,)}
+            return {**kept, **{name: value[:, keep] for name, value in sized.items()}}
+        changed = ids.clone()
+        changed[:, list(members)] = blank
+        return {**kept, "input_ids": changed}
 
     @property
     def pixels(self) -> tuple[Tensor, ...]:
@@ -179,7 +205,8 @@ def _example(model: nn.Module, tokenizer: Any, inputs: Inputs, row: int) -> Exam
     if inputs.decoder_tokens is None:
         return Example(model, plain_tokenizer(tokenizer), own, tokens, tokens, None, name)
     queries = inputs.decoder_tokens[row]
-    return Example(model, plain_tokenizer(tokenizer), own, join(tokens, queries), queries, None, name)
+    mirrored = inputs.settings.get("decoder") == MIRRORED
+    return Example(model, plain_tokenizer(tokenizer), own, join(tokens, queries), queries, None, name, mirrored)
 
 
 def _alone(name: str, value: Any, inputs: Inputs, row: int) -> Any:
