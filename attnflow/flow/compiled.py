@@ -92,12 +92,22 @@ def _path() -> Path | None:
     key = hashlib.sha256()
     for name in SOURCES:
         key.update((Path(__file__).parent / name).read_bytes())
-    features = binding.get_host_cpu_features().flatten()
-    key.update(repr([version("numba"), version("llvmlite"), binding.get_host_cpu_name(), features]).encode())
+    key.update(repr([version("numba"), version("llvmlite"), binding.get_process_triple(), _processor()]).encode())
     try:
         return _folder() / f"flow-{key.hexdigest()[:24]}.o"
     except RuntimeError:  # no home
         return None
+
+
+def _processor() -> dict[str, str]:
+    """The processor as LLVM names it, and what it can do."""
+    from llvmlite import binding
+
+    try:
+        features = binding.get_host_cpu_features().flatten()
+    except RuntimeError:  # LLVM cannot tell on every system; the name says most of it
+        features = ""
+    return {"cpu": binding.get_host_cpu_name(), "features": features}
 
 
 def _folder() -> Path:
@@ -146,13 +156,14 @@ def _compile() -> bytes:
 
 
 def _machine() -> Any:
+    """LLVM for this processor, with the settings of numba's own compiler."""
     from llvmlite import binding
 
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    return binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, jit=True
-    )
+    target = binding.Target.from_triple(binding.get_process_triple())
+    places = "static" if target.name.startswith("x86") else "default"
+    return target.create_target_machine(opt=3, reloc=places, codemodel="jitdefault", jit=True, **_processor())
 
 
 def _loaded(code: bytes, name: str) -> Callable[..., int]:
