@@ -37,7 +37,7 @@ class Sizes:
     tokens: int = LONGEST
 
 
-SIZES = {"sst": Sizes(), "agnews": Sizes(), "imdb": Sizes(2_500, 500, 500, 150)}
+SIZES = {"sst": Sizes(), "agnews": Sizes(), "imdb": Sizes(4_000, 1_000, 1_000, 150)}
 TITLES = {"sst": "SST", "agnews": "AG News", "imdb": "IMDB"}
 _MIN_DF = {"sst": 1, "agnews": 5, "imdb": 10}
 
