@@ -98,11 +98,12 @@ def integers(stack: Any, spare: int = 0) -> Capacities:
     cap = np.empty(array.shape, np.int64)
     for step, out in zip(array, cap, strict=True):
         np.rint(step * 2.0**bits, out=out, casting="unsafe")
-    off = 2**bits - cap.sum(-1)
+    rowsum = cap.sum(-1)
+    off = 2**bits - rowsum
     off[np.abs(off) >= 2.0**bits * 1e-13] = 0
-    largest_edge = cap.argmax(-1)[..., None]
-    np.put_along_axis(cap, largest_edge, np.take_along_axis(cap, largest_edge, -1) + off[..., None], -1)
-    return Capacities(cap, bits, cap.sum(-1))
+    rows: Ints = cap.reshape(-1, array.shape[2])
+    rows[np.arange(len(rows)), rows.argmax(1)] += off.reshape(-1)
+    return Capacities(cap, bits, rowsum + off)
 
 
 def pack(mask: npt.NDArray[np.bool_]) -> Words:
