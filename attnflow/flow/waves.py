@@ -55,19 +55,8 @@ def _inject(w, n, words, height, source):
 @inner
 def _first_wave(w, n, words, height, sink):
     """Push from height to height without filling a node beyond what it can pass on; return what arrives."""
-    cap, flow, excess, room, limit, ahead, used, used_t, seen, active, useful = (
-        w.cap,
-        w.flow,
-        w.excess,
-        w.room,
-        w.limit,
-        w.ahead,
-        w.used,
-        w.used_t,
-        w.seen,
-        w.active,
-        w.useful,
-    )
+    cap, flow, excess, room, limit = w.cap, w.flow, w.excess, w.room, w.limit
+    ahead, used, used_t, seen, active, useful = w.ahead, w.used, w.used_t, w.seen, w.active, w.useful
     for y in range(n, height * n):
         room[y] = limit[y]
     for y in range(words, height * words):
@@ -233,16 +222,8 @@ def _distances(w, n, words, height, sink):
 @inner
 def _push_wave(w, n, words, height, sink, far):
     """Push all excess one ring nearer, the farthest ring first; return what arrives at the sink."""
-    cap, flow, excess, ahead, used, used_t, ring, active = (
-        w.cap,
-        w.flow,
-        w.excess,
-        w.ahead,
-        w.used,
-        w.used_t,
-        w.ring,
-        w.active,
-    )
+    cap, flow, excess, ahead = w.cap, w.flow, w.excess, w.ahead
+    used, used_t, ring, active = w.used, w.used_t, w.ring, w.active
     size = (height + U1) * words
     value = np.int64(0)
     sink_bit, sink_word = U1 << (sink & U63), sink >> U6

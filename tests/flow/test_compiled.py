@@ -79,3 +79,16 @@ def test_where_it_is_kept(env, folder, monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert str(compiled._folder()) == folder
+
+
+def test_without_a_home_and_on_a_processor_that_llvm_does_not_know(monkeypatch):
+    from llvmlite import binding
+
+    def unknown():
+        raise RuntimeError
+
+    monkeypatch.setattr(compiled, "_folder", unknown)
+    monkeypatch.setattr(binding, "get_host_cpu_features", unknown)
+    assert compiled._processor()["features"] == "" and compiled._path() is None
+    assert compiled._read(None) is None
+    compiled._keep(None, b"nowhere to go")
