@@ -232,11 +232,11 @@ def forward_passes(quick: bool) -> list[list[str]]:
             (64, "all pairs, all layers, n = 64, L = 12", 10),
         ):
             ids = torch.randint(1000, 20000, (1, n))
-            forward = ours(lambda i=ids: model(i), 2.0)
+            forward = ours(lambda i=ids: model(i), 5.0)
             kinds = ["mpnet"] * available()["mpnet"] + ["local", "random", "causal"]
             for kind in kinds[:2] if quick else kinds:
                 stack = real(kind, n) if kind == "mpnet" else synthetic(kind, n, 12)
-                taken = ours(lambda s=stack, m=n: solve(s, [12], [m - 1]) if m == 512 else solve(s), 1.0)
+                taken = ours(lambda s=stack, m=n: solve(s, [12], [m - 1]) if m == 512 else solve(s), 5.0)
                 rows.append([what, kind, ms(taken), ms(forward), f"{taken / forward:.2f}", limit])
                 print(*rows[-1], sep=" | ", flush=True)
     return rows

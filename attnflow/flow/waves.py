@@ -90,10 +90,8 @@ def _first_wave(w, n, words, height, sink):
                         excess[low + k] += y
                         used_t[(low + k) * words + x] |= bit_i
                         sent |= bit_k
-                        if y == space:
-                            open_ ^= bit_k
-                        if y == c:
-                            free ^= bit_k
+                        open_ ^= bit_k * np.uint64(y == space)
+                        free ^= bit_k * np.uint64(y == c)
                         left -= y
                         if left == 0:
                             break
@@ -261,15 +259,14 @@ def _push_wave(w, n, words, height, sink, far):
                             k = (z << U6) + np.uint64(trailing_zeros(edges))
                             bit_k = edges & (~edges + U1)
                             edges ^= bit_k
-                            f = flow[row * n + k] if sent & bit_k else 0
+                            f = flow[row * n + k] * np.int64((sent & bit_k) != U0)
                             c = cap[row * n + k]
                             y = min(left, c - f)
                             flow[row * n + k] = f + y
                             excess[low + k] += y
                             used_t[(low + k) * words + x] |= bit_i
                             pushed |= bit_k
-                            if f + y == c:
-                                free ^= bit_k
+                            free ^= bit_k * np.uint64(f + y == c)
                             left -= y
                             if left == 0:
                                 break
