@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def _mirrored(model: Any, batch: Mapping[str, Any]) -> torch.Tensor | None:
         lambda _, given, named: seen.append(named.get("input_ids", given[0] if given else None)), with_kwargs=True
     )
     try:
-        with torch.no_grad():
+        with _still(model):
             model(**batch)
     finally:
         hook.remove()
@@ -100,19 +101,27 @@ def _target(
 
 def _greedy(model: Any, batch: Mapping[str, Any], max_new_tokens: int) -> torch.Tensor | None:
     """The model's own output; None if it cannot be made from what was given."""
-    training = {m: m.training for m in model.modules() if m.training}
+    try:
+        with _still(model):
+            made = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=max_new_tokens)
+    except (ValueError, TypeError, RuntimeError, AttributeError, KeyError, IndexError, NotImplementedError):
+        return None
+    ids = made if isinstance(made, torch.Tensor) else getattr(made, "sequences", None)
+    return ids if isinstance(ids, torch.Tensor) and ids.ndim == 2 and not ids.is_floating_point() else None
+
+
+@contextmanager
+def _still(model: Any) -> Iterator[None]:
+    """Without gradients and dropout; afterwards every module trains that did before."""
+    training = [m for m in model.modules() if m.training]
     try:
         for module in training:
             module.training = False
         with torch.no_grad():
-            made = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=max_new_tokens)
-    except (ValueError, TypeError, RuntimeError, AttributeError, KeyError, IndexError, NotImplementedError):
-        return None
+            yield
     finally:
         for module in training:
             module.training = True
-    ids = made if isinstance(made, torch.Tensor) else getattr(made, "sequences", None)
-    return ids if isinstance(ids, torch.Tensor) and ids.ndim == 2 and not ids.is_floating_point() else None
 
 
 def _until_end(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

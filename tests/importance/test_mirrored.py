@@ -16,6 +16,7 @@ from transformers import (
 
 from attnflow import AttnFlowError, blankout, capture, flow, gradient, rollout
 from attnflow.audit import correlation, permutation
+from attnflow.decoding import decoder_ids
 from attnflow.importance.example import one_example
 
 IDS = [0, 5, 6, 7, 8, 2]
@@ -76,6 +77,19 @@ def test_blanking_a_word_changes_both_its_copies(model, blank):
 def test_the_end_token_is_no_blank(model):
     with pytest.raises(AttnFlowError, match="blank=2 is the end token, where .* reads its answer"):
         blankout(model, None, IDS, blank=2)
+
+
+def test_the_model_is_as_it_was_also_where_it_fails(model):
+    model.train()
+    model.get_decoder().eval()  # mixed, to be kept
+    before = [m.training for m in model.modules()]
+    chance = torch.get_rng_state()
+    decoder_ids(model, None, {"input_ids": torch.tensor([IDS])}, {}, None, 4)
+    assert torch.equal(torch.get_rng_state(), chance)
+    with pytest.raises(ValueError, match="eos"):
+        decoder_ids(model, None, {"input_ids": torch.tensor([IDS, [0, 5, 2, 2, 8, 2]])}, {}, None, 4)
+    assert [m.training for m in model.modules()] == before
+    assert not any(m._forward_pre_hooks for m in model.modules())
 
 
 def test_gradients_and_the_debate(model):
