@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attnflow.errors import AttnFlowError
 from attnflow.files import write_bytes
 from attnflow.flow.integers import Ints, Words
 from attnflow.flow.workspace import Work, words_of
@@ -148,10 +149,17 @@ def _compile() -> bytes:
 
     from attnflow.flow.kernels import llvm
 
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise AttnFlowError(
+            "NUMBA_DISABLE_JIT is set, and the flow engine has to be compiled: unset it, or use  backend='networkx'"
+        )
     text, name = llvm()
     foreign = {f for f in re.findall(r'^declare [^@]*@"?([^"(]+)', text, re.M) if not f.startswith("llvm.")} - _NEEDED
     if foreign:  # to load it would end the process
-        raise RuntimeError(f"the compiled kernel needs {sorted(foreign)}, which only numba has")
+        raise AttnFlowError(
+            f"The flow engine as numba {version('numba')} compiles it needs {', '.join(sorted(foreign))}, and may need "
+            "nothing of numba. Use another version of numba, or  backend='networkx'"
+        )
     return name.encode() + b"\n" + bytes(_machine().emit_object(binding.parse_assembly(text)))
 
 

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from attnflow.errors import AttnFlowError
 from attnflow.flow import compiled
 from attnflow.flow.workspace import workspace
 
@@ -64,9 +65,12 @@ def test_code_that_only_numba_could_run_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(
         kernels, "llvm", lambda: ("declare void @NRT_incref(ptr)\ndeclare i64 @llvm.cttz.i64(i64)", "f")
     )
-    with pytest.raises(RuntimeError, match=r"needs \['NRT_incref'\]"):
+    with pytest.raises(AttnFlowError, match="needs NRT_incref, and may need nothing of numba.*backend='networkx'"):
         compiled._compile()
     assert "compiling" in capsys.readouterr().err
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    with pytest.raises(AttnFlowError, match="NUMBA_DISABLE_JIT is set.*unset it, or use"):
+        compiled._compile()
 
 
 @pytest.mark.parametrize(("env", "folder"), [
