@@ -20,6 +20,9 @@ from attnflow.words import Tokens
 
 Array = npt.NDArray[Any]
 
+EDGES = ("attention", "norm", "alti", "value_zeroing", "gradient")
+"""What a layer's matrix may hold. All but "gradient" have rows that sum to one."""
+
 SINK = "⟨sink⟩"
 """Name of the column that holds what a learned sink took; it is not a position of the input."""
 
@@ -38,6 +41,9 @@ class Block:
         modules: the name of the attention module of each layer.
         depth: how many layers the tower has, with those that have no attention.
         gradients: where they were asked for, the gradient of the chosen output with respect to each weight.
+        mixing: where it was asked for, for each layer ``[queries]``: the measured mixing ratio of each output position,
+            r = ‖other positions‖ / (‖other positions‖ + ‖own position‖) (Kobayashi et al. 2021, section 4.2). The share
+            of the residual is 1 − r.
     """
 
     weights: tuple[Array, ...]
@@ -48,12 +54,15 @@ class Block:
     modules: tuple[str, ...] = ()
     depth: int = 0
     gradients: tuple[Array, ...] | None = None
+    mixing: tuple[Array, ...] | None = None
 
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.layers):
             raise ShapeError(f"{len(self.weights)} matrices but {len(self.layers)} layer numbers.")
         if not self.weights:
             raise ShapeError("0 layers of attention: give at least one matrix.")
+        if self.mixing is not None:
+            _check_mixing(self.mixing, self.weights, self.layers)
         object.__setattr__(self, "depth", max(self.depth, max(self.layers) + 1))
 
     @property
@@ -86,6 +95,10 @@ class Attention:
         model: name or class of the model.
         notes: what a reader should know: layers without attention, sinks, a change of dtype.
         settings: every choice that was made, also those made for the user.
+        edges: what the matrices hold: "attention" (the weights), "norm", "alti", "value_zeroing" or "gradient".
+        residual_inside: True if the residual connection is part of the matrices, so that no method adds it again.
+        certificate: where the layers were decomposed, by layer: how far the sum of its parts is from what the model
+            computed, relative to its size.
 
     >>> import numpy as np
     >>> att = Attention.of(np.full((2, 3, 3), 1 / 3), tokens=["the", "key", "is"])
@@ -101,6 +114,17 @@ class Attention:
     model: str = ""
     notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    edges: str = "attention"
+    residual_inside: bool = False
+    certificate: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_edges(self.edges)
+        if self.edges == "attention" and self.residual_inside:
+            raise SelectionError(
+                "edges='attention' and residual_inside=True, but attention weights know nothing of the residual "
+                "connection. Name the edges that hold it:  Attention.of(matrices, edges='alti', residual_inside=True)"
+            )
 
     @classmethod
     def of(
@@ -110,14 +134,17 @@ class Attention:
         layers: Sequence[int] | None = None,
         heads: str | int | Sequence[int] = "mean",
         sinks: str = "error",
+        edges: str = "attention",
         **record: Any,
     ) -> Attention:
         """From ready weights of one example: an array ``[L, n, n]`` or ``[L, H, n, n]``, or one array a layer.
 
         ``heads`` says how ``[L, H, n, n]`` is brought down ("all" keeps them). ``sinks`` says what to do where
-        rows sum to less than one: "error", "keep" (a column for the rest) or "renormalise".
+        rows sum to less than one: "error", "keep" (a column for the rest) or "renormalise". ``edges`` says what the
+        matrices hold; the rows of "gradient" edges may have any sum. Other parts of the record go by name.
         """
-        matrices = [check_weights(np.asarray(w), f"layer {i}", sinks) for i, w in enumerate(weights)]
+        check_edges(edges)
+        matrices = [check_weights(np.asarray(w), f"layer {i}", sinks, edges) for i, w in enumerate(weights)]
         if heads != "all":
             matrices = [reduce_heads(w, heads) for w in matrices]
         queries = _names(tokens, matrices[0].shape[-2] if matrices else 0)
@@ -127,7 +154,7 @@ class Attention:
         block = Block(tuple(matrices), tuple(layers or range(len(matrices))), queries, keys)
         block = replace(block, causal=is_causal(block))
         kept = heads if isinstance(heads, str | int) else tuple(heads)
-        return cls({"self": block}, heads=kept, **record)
+        return cls({"self": block}, heads=kept, edges=edges, **record)
 
     def __getitem__(self, name: str) -> Block:
         if name not in self.blocks:
@@ -171,7 +198,8 @@ class Attention:
             label = "" if name == "self" else f"{name}: "
             parts.append(f"{label}{len(b.layers)} layers × {size}")
         model = f", model={self.model}" if self.model else ""
-        return f"Attention({'; '.join(parts)}, heads={self.heads}, route={self.route}{model})"
+        edges = "" if self.edges == "attention" else f", edges={self.edges}"
+        return f"Attention({'; '.join(parts)}{edges}, heads={self.heads}, route={self.route}{model})"
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write to one safetensors file; refuses to replace a file unless told to."""
@@ -180,13 +208,17 @@ class Attention:
         for name, b in self.blocks.items():
             arrays |= {f"{name}/weights/{i}": w for i, w in enumerate(b.weights)}
             arrays |= {f"{name}/gradients/{i}": w for i, w in enumerate(b.gradients or ())}
+            arrays |= {f"{name}/mixing/{i}": r for i, r in enumerate(b.mixing or ())}
             blocks[name] = {
                 "layers": b.layers, "queries": b.queries.to_dict(), "keys": b.keys.to_dict(), "causal": b.causal,
                 "modules": b.modules, "depth": b.depth, "gradients": b.gradients is not None,
+                "mixing": b.mixing is not None,
             }  # fmt: skip
         header = {
             "blocks": blocks, "heads": self.heads, "route": self.route, "model": self.model,
-            "notes": self.notes, "settings": dict(self.settings),
+            "notes": self.notes, "settings": dict(self.settings), "edges": self.edges,
+            "residual_inside": self.residual_inside,
+            "certificate": None if self.certificate is None else dict(self.certificate),
         }  # fmt: skip
         files.save(path, "attention", arrays, header, overwrite)
 
@@ -206,6 +238,8 @@ class Attention:
                 tuple(b["modules"]),
                 b["depth"],
                 tuple(arrays[f"{name}/gradients/{i}"] for i in count) if b["gradients"] else None,
+                # Files written before there were other edges than attention have none of the entries below.
+                tuple(arrays[f"{name}/mixing/{i}"] for i in count) if b.get("mixing") else None,
             )
         heads = header["heads"]
         return cls(
@@ -215,6 +249,9 @@ class Attention:
             header["model"],
             tuple(header["notes"]),
             header["settings"],
+            header.get("edges", "attention"),
+            header.get("residual_inside", False),
+            header.get("certificate"),
         )
 
 
@@ -245,8 +282,18 @@ def _wide(weights: Array) -> type[np.floating[Any]]:
     return np.float64 if weights.dtype == np.float64 else np.float32
 
 
-def check_weights(weights: Array, where: str, sinks: str = "error") -> Array:
-    """Attention weights that are fit to be used: rank, no NaN, nothing negative, rows that sum to one."""
+def check_edges(edges: str) -> str:
+    """The name of a kind of edges, if it is one."""
+    if edges not in EDGES:
+        raise SelectionError(f"edges={edges!r} is not known. Use {', '.join(map(repr, EDGES[:-1]))} or {EDGES[-1]!r}.")
+    return edges
+
+
+def check_weights(weights: Array, where: str, sinks: str = "error", edges: str = "attention") -> Array:
+    """Weights that are fit to be used: rank, no NaN, nothing negative, rows that sum to one.
+
+    Only the rows of gradient edges have no sum of their own: they are in units of the target.
+    """
     if weights.ndim not in (2, 3):
         raise ShapeError(
             f"{where} has {weights.ndim} axes {weights.shape}; attention has 2 (queries, keys) or 3 "
@@ -261,12 +308,24 @@ def check_weights(weights: Array, where: str, sinks: str = "error") -> Array:
             f"{where} has {int(np.isnan(weights).sum())} NaN among {weights.size} weights: "
             "the model's attention mask leaves a row with nothing to attend to, or it overflowed."
         )
+    if weights.min() < 0 and edges != "attention":
+        raise WeightsError(f"{where} has a negative weight ({weights.min():.3g}), and {edges} edges are at least 0.")
     if weights.min() < 0:
         raise WeightsError(
             f"{where} has a negative weight ({weights.min():.3g}), and attention weights are probabilities. "
             "These may be scores before the softmax."
         )
-    return settle_rows(weights, where, sinks)
+    return weights if edges == "gradient" else settle_rows(weights, where, sinks)
+
+
+def _check_mixing(mixing: Sequence[Array], weights: Sequence[Array], layers: Sequence[int]) -> None:
+    if len(mixing) != len(weights):
+        raise ShapeError(f"{len(mixing)} rows of mixing ratios but {len(weights)} matrices: give one for each layer.")
+    for r, w, layer in zip(mixing, weights, layers, strict=True):
+        if r.shape != (w.shape[-2],):
+            raise ShapeError(f"Layer {layer} has mixing ratios {r.shape}, but {w.shape[-2]} output positions.")
+        if not (np.isfinite(r).all() and r.min() >= 0 and r.max() <= 1):
+            raise WeightsError(f"Layer {layer} has mixing ratios {r.min():.3g} … {r.max():.3g}; they are in [0, 1].")
 
 
 def settle_rows(weights: Array, where: str, sinks: str) -> Array:

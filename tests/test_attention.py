@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from attnflow import Attention
+from attnflow import Attention, files
 from attnflow.attention import SINK, Block, is_causal, reduce_heads
 from attnflow.errors import SelectionError, ShapeError, WeightsError
 from attnflow.words import Tokens
@@ -108,6 +110,62 @@ def test_gradients_and_lists_of_heads_survive_a_file(tmp_path):
     after = Attention.load(tmp_path / "a")
     assert after.heads == (0, 2)
     assert np.array_equal(after.only.gradients[0], w * 3)
+
+
+def test_the_record_says_which_edges_it_holds(tmp_path):
+    w = random_attention(0, 2, 2)
+    att = Attention.of(w, ["a", "b"], edges="alti", residual_inside=True, certificate={"layer 0": 1e-7})
+    assert repr(att) == "Attention(2 layers × 2 tokens, edges=alti, heads=mean, route=given)"
+    mixed = replace(att.only, mixing=(np.array([0.2, 0.3]), np.array([0.0, 1.0])))
+    before = replace(att, blocks={"self": mixed})
+    before.save(tmp_path / "a")
+    after = Attention.load(tmp_path / "a")
+    assert (after.edges, after.residual_inside, after.certificate) == ("alti", True, {"layer 0": 1e-7})
+    assert [r.tolist() for r in after.only.mixing] == [[0.2, 0.3], [0.0, 1.0]]
+    assert after.block("self").edges == "alti" and after.block("self").only.mixing is not None
+    assert Attention.of(w).edges == "attention" and not Attention.of(w).residual_inside
+
+
+def test_mixing_ratios_survive_the_reduction_of_heads():
+    n = Tokens(["a", "b"])
+    block = Block(tuple(random_attention(0, 1, 2, heads=3)), (0,), n, n, mixing=(np.array([0.1, 0.2]),))
+    assert block.reduced("mean").mixing[0].tolist() == [0.1, 0.2]
+
+
+def test_a_file_from_before_there_were_edges_still_loads(tmp_path):
+    att = Attention.of(random_attention(0, 2, 3))
+    att.save(tmp_path / "new")
+    arrays, header = files.load(tmp_path / "new", "attention")
+    for name in ("edges", "residual_inside", "certificate"):
+        del header[name]
+    del header["blocks"]["self"]["mixing"]
+    files.save(tmp_path / "old", "attention", arrays, {k: v for k, v in header.items() if k not in ("format", "kind")})
+    old = Attention.load(tmp_path / "old")
+    assert (old.edges, old.residual_inside, old.certificate, old.only.mixing) == ("attention", False, None, None)
+
+
+def test_rows_of_gradient_edges_may_have_any_sum():
+    w = np.array([[[0.0, 3.0], [0.0, 0.0]]])
+    assert np.array_equal(Attention.of(w, edges="gradient").weights, w)
+    with pytest.raises(WeightsError, match="rows that sum to 0.000 … 3.000"):
+        Attention.of(w, edges="alti")
+    with pytest.raises(WeightsError, match="negative weight .-3., and gradient edges are at least 0"):
+        Attention.of(-w, edges="gradient")
+
+
+def test_bad_edges_and_mixing_ratios():
+    w = random_attention(0, 1, 2)
+    with pytest.raises(SelectionError, match="edges='values' is not known. Use 'attention', 'norm', 'alti'"):
+        Attention.of(w, edges="values")
+    with pytest.raises(SelectionError, match="edges='attention' and residual_inside=True, but attention weights"):
+        Attention.of(w, residual_inside=True)
+    n = Tokens(["a", "b"])
+    with pytest.raises(ShapeError, match="2 rows of mixing ratios but 1 matrices"):
+        Block(tuple(w), (0,), n, n, mixing=(np.ones(2), np.ones(2)))
+    with pytest.raises(ShapeError, match=r"Layer 0 has mixing ratios \(3,\), but 2 output positions"):
+        Block(tuple(w), (0,), n, n, mixing=(np.ones(3),))
+    with pytest.raises(WeightsError, match="Layer 0 has mixing ratios 0.5 … 1.5; they are in"):
+        Block(tuple(w), (0,), n, n, mixing=(np.array([0.5, 1.5]),))
 
 
 def test_several_blocks_have_to_be_chosen_from():
