@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 from attnflow.attention import Attention
-from attnflow.capture import capture
-from attnflow.compare import compare
-from attnflow.correlate import correlate
+from attnflow.capturing.capture import capture
+from attnflow.comparing.compare import compare
+from attnflow.correlation import correlate
 from attnflow.errors import AttnFlowError
-from attnflow.flow import flow
-from attnflow.importance import blankout, gradient
-from attnflow.probes.register import register as _register
-from attnflow.raw import raw
+from attnflow.models.register import register as _register
 from attnflow.relevance import Relevance
-from attnflow.rollout import rollout
+from attnflow.scoring.blankout import blankout
+from attnflow.scoring.flow.flow import flow
+from attnflow.scoring.gradient import gradient
+from attnflow.scoring.raw import raw
+from attnflow.scoring.rollout import rollout
 
 __version__ = "0.1.0"
 

@@ -1,6 +1,6 @@
 """``python -m attnflow`` is the command line."""
 
-from attnflow.cli import main
+from attnflow.commands.app import main
 
 if __name__ == "__main__":
     main()

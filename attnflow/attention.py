@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError, WeightsError
-from attnflow.words import Tokens
+from attnflow.tokens import Tokens
 
 Array = npt.NDArray[Any]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.select import pick_layer, pick_position
-from attnflow.words import Tokens, group_words
+from attnflow.tokens import Tokens, group_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,7 +219,7 @@ class Relevance:
 
         It shows the graph of attention flow where the result knows the attention that it came from (all but loaded
         ones do), else the scores alone. ``others`` are results on the same input to show beside it, for instance
-        gradients; ``options`` go to :func:`attnflow.picture.picture`: ``image=…`` for a vision model.
+        gradients; ``options`` go to :func:`attnflow.flowgraph.picture`: ``image=…`` for a vision model.
         """
         from attnflow.views.html import document
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnflow.errors import SelectionError
-from attnflow.words import Tokens
+from attnflow.tokens import Tokens
 
 NAMED = ("cls", "last", "mask")
 

@@ -140,7 +140,7 @@ class Part:
 
     def _base(self) -> Any:
         if self.ready is not None:
-            from attnflow.loading import load
+            from attnflow.models.loading import load
 
             return load(str(self.ready))[0]
         return audit.trained(

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from attnflow.audit import Splits
-from attnflow.probes.vocabulary import word_tokenizer
+from attnflow.models.tokenizers import word_tokenizer
 
 Rows = list[tuple[str, int]]
 NAMES = ("sst", "agnews", "imdb")

@@ -18,7 +18,7 @@ import torch
 from report import write
 from weights import minilm
 
-from attnflow.importance import blankout
+from attnflow import blankout
 
 
 def one_by_one(model: torch.nn.Module, ids: torch.Tensor, blank: int | str) -> np.ndarray:

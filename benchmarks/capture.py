@@ -24,8 +24,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import transformers
 
-from attnflow.capture import capture
-from attnflow.capture.stream import rollout_matrix, rollout_row
+from attnflow import capture
+from attnflow.scoring.rollout_stream import rollout_matrix, rollout_row
 
 OUT = Path(__file__).parent.parent / "docs" / "benchmarks" / "capture.md"
 SHAPES = ("bert", "gpt2", "llama")

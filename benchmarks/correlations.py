@@ -21,7 +21,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from report import markdown, write
 
-from attnflow.compare import compare
+from attnflow import compare
 
 METHODS = ("raw", "rollout", "flow")
 STEPS = 16
@@ -68,7 +68,7 @@ def main() -> None:
         model, tokenizer = minilm()
         name = "all-MiniLM-L6-v2"
     else:
-        from attnflow.loading import load
+        from attnflow.models.loading import load
 
         model, tokenizer = load(given.model)
         name = given.model

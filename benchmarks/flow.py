@@ -20,7 +20,7 @@ import numpy as np
 from flow_networks import available, real, synthetic
 from report import markdown, write
 
-from attnflow.flow.solver import solve
+from attnflow.scoring.flow.solver import solve
 
 Pairs = list[tuple[int, int, int]]
 RIVALS = ("igraph", "OR-tools", "scipy (int32)", "networkx default", "networkx Edmonds–Karp")
@@ -246,8 +246,8 @@ MEMORY = """
 import sys
 sys.path.insert(0, {folder!r})
 import numpy as np
-from attnflow.flow.solver import solve
-from attnflow.flow import compiled
+from attnflow.scoring.flow.solver import solve
+from attnflow.scoring.flow import compiled
 r = np.random.default_rng(0)
 n, stack = 1024, np.empty((12, 1024, 1024))
 for step in stack:

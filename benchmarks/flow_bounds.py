@@ -12,12 +12,12 @@ from flow_networks import available, real
 from numba import njit
 from report import markdown, write
 
-from attnflow.flow.bounds import hub
-from attnflow.flow.compiled import columns
-from attnflow.flow.integers import Capacities, integers
-from attnflow.flow.solver import orders, solve
-from attnflow.flow.waves import U0, _distances, _first_wave, _inject, _push_wave
-from attnflow.flow.workspace import words_of, workspace
+from attnflow.scoring.flow.bounds import hub
+from attnflow.scoring.flow.compiled import columns
+from attnflow.scoring.flow.integers import Capacities, integers
+from attnflow.scoring.flow.solver import orders, solve
+from attnflow.scoring.flow.waves import U0, _distances, _first_wave, _inject, _push_wave
+from attnflow.scoring.flow.workspace import words_of, workspace
 
 N = 64
 NAMES = {"minilm": "all-MiniLM-L6-v2", "mpnet": "all-mpnet-base-v2", "smollm2": "SmolLM2-135M"}

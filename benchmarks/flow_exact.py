@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from flow_networks import available, real
 from report import write
 
-from attnflow.flow.certificate import certify
-from attnflow.flow.solver import solve
-from tests.flow.networks import by_fractions, by_igraph, instances
+from attnflow.scoring.flow.certificate import certify
+from attnflow.scoring.flow.solver import solve
+from tests.scoring.flow.networks import by_fractions, by_igraph, instances
 
 LARGE = ((4, 66), (3, 130), (12, 36))
 KINDS = ("softmax 2", "causal", "local with a sink", "row sums above one")

@@ -18,7 +18,7 @@ CODE = """
 import time
 from transformers import BertModel
 import attnflow
-from attnflow.flow import solver
+from attnflow.scoring.flow import solver
 import numpy as np
 stack = np.random.default_rng(0).random((6, 20, 20))
 start = time.perf_counter()

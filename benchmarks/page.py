@@ -17,7 +17,7 @@ from report import write
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for tests.browser, which is not installed
 
 from attnflow import Attention
-from attnflow.picture import picture
+from attnflow.flowgraph import picture
 from attnflow.views.html import flow_page
 from tests.browser import launch
 

@@ -19,7 +19,7 @@ import numpy as np
 from report import FOLDER, markdown
 from rich.progress import track
 
-from attnflow.loading import load
+from attnflow.models.loading import load
 from attnflow.probes import data, pronouns, verb_number
 from attnflow.probes.data import VerbExample
 from attnflow.probes.scoring import METHODS

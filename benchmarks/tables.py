@@ -23,10 +23,8 @@ import torch
 from report import FOLDER, insert, markdown
 from rich.progress import track
 
-from attnflow import AttnFlowError, flow, raw, rollout
-from attnflow.capture import capture
-from attnflow.correlate import correlate
-from attnflow.importance import blankout, gradient
+from attnflow import AttnFlowError, blankout, capture, flow, gradient, raw, rollout
+from attnflow.correlation import correlate
 from attnflow.probes import data, grammar, verb_number
 from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean
@@ -257,7 +255,7 @@ def accuracy_table(loaded: list[tuple[Any, Any]], names: list[str], source: Path
 
 def sst2_tables(folder: Path, file: Path, count: int) -> Iterator[str]:
     """The part of the report on Table 3's setting."""
-    from attnflow.loading import load
+    from attnflow.models.loading import load
 
     model, tokenizer = load(str(folder))
     lines = file.read_text(encoding="utf-8").splitlines()[1:]
@@ -278,7 +276,7 @@ def sst2_tables(folder: Path, file: Path, count: int) -> Iterator[str]:
 
 def figures(folder: Path | None, out: Path) -> None:
     """The paper's layer × token heat-maps for its example sentences, from our model."""
-    from attnflow.explain import explain
+    from attnflow.scoring.explain import explain
     from attnflow.views.plot import plot_all
 
     model, tokenizer = verb_number.load(folder)

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from attnflow.audit.splits import length_batches
+from attnflow.models.tokenizers import word_tokenizer
+from attnflow.models.verb_number import VerbNumberModel
+from attnflow.models.verb_number_config import LABELS, VerbNumberConfig
 from attnflow.probes import data, grammar
-from attnflow.probes.config import LABELS, VerbNumberConfig
 from attnflow.probes.data import VerbExample
-from attnflow.probes.model import VerbNumberModel
-from attnflow.probes.vocabulary import word_tokenizer
 
 LONGEST = 60
 Set = tuple[list[list[int]], np.ndarray]

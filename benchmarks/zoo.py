@@ -50,7 +50,7 @@ def main() -> int:
     if chosen == every:
         (HERE.parent / "docs" / "zoo.md").write_text(text)
         known = json.dumps(families(done), indent=1, sort_keys=True) + "\n"
-        (HERE.parent / "attnflow" / "families.json").write_text(known)
+        (HERE.parent / "attnflow" / "models" / "families.json").write_text(known)
     print(summary(done))
     if wrong:
         print("WRONG:", ", ".join(wrong))

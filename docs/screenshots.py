@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))  # for tests.browser, which is not installed
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from attnflow import capture, demo, flow  # noqa: E402
-from attnflow.explain import METHODS, explain  # noqa: E402
+from attnflow.scoring.explain import METHODS, explain  # noqa: E402
 from attnflow.views.html import document  # noqa: E402
 from tests.browser import launch  # noqa: E402
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from attnflow.loading import load
+from attnflow.models.loading import load
 from attnflow.probes import pronouns
 
 

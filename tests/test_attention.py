@@ -8,7 +8,7 @@ import pytest
 from attnflow import Attention, files
 from attnflow.attention import SINK, Block, is_causal, reduce_heads
 from attnflow.errors import SelectionError, ShapeError, WeightsError
-from attnflow.words import Tokens
+from attnflow.tokens import Tokens
 from tests.conftest import random_attention
 
 

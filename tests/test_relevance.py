@@ -7,7 +7,7 @@ import pytest
 
 from attnflow import Relevance, raw
 from attnflow.errors import FileError, SelectionError, ShapeError
-from attnflow.words import Tokens
+from attnflow.tokens import Tokens
 
 TOKENS = Tokens(
     ["[CLS]", "cab", "##inets", "are"], special=[True, False, False, False], word_ids=[None, 0, 0, 1], marks={"cls": 0}

@@ -4,7 +4,7 @@ import pytest
 
 from attnflow.errors import SelectionError
 from attnflow.select import pick_layer, pick_position
-from attnflow.words import Tokens
+from attnflow.tokens import Tokens
 
 TOKENS = Tokens(["[CLS]", "a", "[MASK]"], marks={"cls": 0, "mask": 2})
 

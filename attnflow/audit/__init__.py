@@ -6,18 +6,18 @@
 """
 
 from attnflow.audit.adversary import adversary
-from attnflow.audit.config import LSTMConfig
 from attnflow.audit.correlation import correlation
 from attnflow.audit.finding import Finding
 from attnflow.audit.guide import guide
 from attnflow.audit.imposter import imposter
-from attnflow.audit.lstm import LSTMClassifier
 from attnflow.audit.permutation import permutation
 from attnflow.audit.scores import Look
 from attnflow.audit.seeds import seeds
 from attnflow.audit.splits import Splits
 from attnflow.audit.training import Recipe, Trained, fit, trained
 from attnflow.audit.uniform import uniform
+from attnflow.models.lstm import LSTMClassifier
+from attnflow.models.lstm_config import LSTMConfig
 
 __all__ = [
     "Finding",

@@ -10,11 +10,11 @@ import numpy as np
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.instances import Instance, Progress, by_class, check_choice, check_number, in_words, open_texts
+from attnflow.audit.intervention import Heads, Layers, Spot, find_spot
 from attnflow.audit.measures import LN2
 from attnflow.audit.search import STARTS, Found, Search, search
-from attnflow.audit.spot import Heads, Layers, Spot, find_spot
 from attnflow.errors import SelectionError
-from attnflow.importance.example import ready
+from attnflow.inputs.example import ready
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +74,7 @@ def adversary(
 
     Args:
         model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
-        texts: a list of texts, or anything that :func:`attnflow.compare.data.open_data` takes.
+        texts: a list of texts, or anything that :func:`attnflow.inputs.datasets.open_data` takes.
         labels: the class under which each text is counted; by default the class that the model predicts.
         layers: true numbers (negatives from the top), or "all"; by default the last.
         heads: only these; None for all.

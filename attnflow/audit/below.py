@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnflow.audit.spot import Spot
+from attnflow.audit.intervention import Spot
 
 # What a model may do when it is given the states of another layer.
 _ERRORS = (TypeError, ValueError, RuntimeError, KeyError, AttributeError, IndexError, NotImplementedError)

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.instances import Instance, Progress, Texts, by_class, check_number, open_texts
-from attnflow.audit.spot import replaced, unseen
-from attnflow.capture import capture
-from attnflow.capture.reduce import Heads
-from attnflow.capture.session import Call
-from attnflow.compare.plan import ATTENTION, Spec, Step, steps_of
-from attnflow.compare.worker import aligned_to
-from attnflow.correlate import is_constant
+from attnflow.audit.intervention import replaced, unseen
+from attnflow.capturing.capture import capture
+from attnflow.capturing.reduce import Heads
+from attnflow.capturing.session import Call
+from attnflow.comparing.plan import ATTENTION, Spec, Step, steps_of
+from attnflow.comparing.scorer import aligned_to
+from attnflow.correlation import is_constant
 from attnflow.errors import CaptureError, SelectionError
-from attnflow.importance.blankout import attribute as loo_of
-from attnflow.importance.example import ready
-from attnflow.importance.gradient import attribute as gradient_of
+from attnflow.inputs.example import ready
+from attnflow.scoring.blankout import attribute as loo_of
+from attnflow.scoring.gradient import attribute as gradient_of
 from attnflow.select import pick_layer
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def correlation(
 
     Args:
         model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
-        texts: a list of texts, or anything that :func:`attnflow.compare.data.open_data` takes.
+        texts: a list of texts, or anything that :func:`attnflow.inputs.datasets.open_data` takes.
         labels: the class under which each text is counted; by default the class that the model predicts.
         methods: of "raw", "rollout" and "flow", or a dict of options as for :func:`attnflow.compare`; None takes all
             three, or "raw" alone where the attention is not square.

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from attnflow.audit.config import LSTMConfig
-from attnflow.audit.lstm import LSTMClassifier
 from attnflow.audit.training import Factory
-from attnflow.loading import told
+from attnflow.models.loading import told
+from attnflow.models.lstm import LSTMClassifier
+from attnflow.models.lstm_config import LSTMConfig
 
 _ADVICE = "Name a model to fine-tune, or train one from nothing:  attnflow audit all transformer DATA"
 
@@ -20,7 +20,7 @@ def vocabulary_of(texts: Sequence[str], least: int = 1) -> list[str]:
     >>> vocabulary_of(["a good film", "a bad film"], least=2)
     ['a', 'film']
     """
-    from attnflow.probes.vocabulary import word_tokenizer
+    from attnflow.models.tokenizers import word_tokenizer
 
     split = word_tokenizer([]).backend_tokenizer
     counts: Counter[str] = Counter()

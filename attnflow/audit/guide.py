@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from attnflow.audit.config import LSTMConfig
 from attnflow.audit.finding import Finding
 from attnflow.audit.guides import METHODS, Weights, guide_weights, uniform_rows
 from attnflow.audit.imposter import CONVENTIONS, Target, copied
-from attnflow.audit.lstm import LSTMClassifier
 from attnflow.audit.scores import Look, device_of, grades, mcnemar, pad_rows, predictions, rank_quality
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.audit.training import Factory, Folder, Recipe, Trained, build, cross_entropy, fit, inside, trained
 from attnflow.audit.uniform import LEVEL
 from attnflow.errors import SelectionError, ShapeError
+from attnflow.models.lstm import LSTMClassifier
+from attnflow.models.lstm_config import LSTMConfig
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ def guide(
         A :class:`Finding`; a record has the ``guide``, the ``instance``, its ``label``, the ``predicted`` class and
         whether it is ``right``.
 
-    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> from attnflow.models.tokenizers import word_tokenizer
     >>> part = (["good film", "bad film"] * 4, [1, 0] * 4)
     >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)
     >>> make = lambda s: LSTMClassifier(LSTMConfig(data.vocabulary, 4, 4))

@@ -86,9 +86,9 @@ def imposter(
         A :class:`Finding`; its table is the curve, a record has the ``penalty``, the ``instance``, ``jsd``, ``tvd`` and
         ``tvd_scalar`` (½|p − q| of the last class: half of ``tvd`` for two classes).
 
-    >>> from attnflow.audit.config import LSTMConfig
-    >>> from attnflow.audit.lstm import LSTMClassifier
-    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> from attnflow.models.lstm_config import LSTMConfig
+    >>> from attnflow.models.lstm import LSTMClassifier
+    >>> from attnflow.models.tokenizers import word_tokenizer
     >>> part = (["good film", "bad film"] * 4, [1, 0] * 4)
     >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)
     >>> make = lambda s: LSTMClassifier(LSTMConfig(data.vocabulary, 4, 4))

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from attnflow.audit.measures import tvd
 from attnflow.errors import AttnFlowError, InputError, SelectionError
-from attnflow.importance.blankout import stacked
-from attnflow.importance.example import Example, one_example
-from attnflow.importance.target import Goal, full_output
+from attnflow.inputs.example import Example, one_example
+from attnflow.inputs.target import Goal, full_output
+from attnflow.scoring.blankout import stacked
 from attnflow.select import pick_position
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from attnflow.compare.data import Row
+    from attnflow.inputs.datasets import Row
 
 Progress = Callable[[int, int], None]
 
@@ -122,12 +122,12 @@ def open_texts(
     limit: int | None = None,
     max_length: int | None = None,
 ) -> Texts:
-    """Anything that holds texts; see :func:`attnflow.compare.data.open_data`.
+    """Anything that holds texts; see :func:`attnflow.inputs.datasets.open_data`.
 
     >>> len(open_texts(["the key", "the cabinets"], labels=[0, 1]))
     2
     """
-    from attnflow.compare.data import open_data
+    from attnflow.inputs.datasets import open_data
 
     if isinstance(texts, str) and " " in texts and not Path(texts).exists():
         raise InputError(f"texts is one str, and a list, a dataset or a file is expected:  texts=[{texts[:30]!r}]")

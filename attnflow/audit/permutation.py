@@ -21,9 +21,9 @@ from attnflow.audit.instances import (
     open_texts,
     outputs_of,
 )
-from attnflow.audit.spot import Heads, Layers, Spot, find_spot, forward, put, replaced, take
-from attnflow.capture.session import Call
-from attnflow.importance.example import ready
+from attnflow.audit.intervention import Heads, Layers, Spot, find_spot, forward, put, replaced, take
+from attnflow.capturing.session import Call
+from attnflow.inputs.example import ready
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ def permutation(
 
     Args:
         model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
-        texts: a list of texts, or anything that :func:`attnflow.compare.data.open_data` takes.
+        texts: a list of texts, or anything that :func:`attnflow.inputs.datasets.open_data` takes.
         labels: the class under which each text is counted; by default the class that the model predicts.
         layers: true numbers (negatives from the top), or "all". Layers above a shuffled one compute their own weights
             from what they are then given, before these are shuffled.

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attnflow.audit.measures import jsd, scalar_tvd, tvd
 from attnflow.audit.splits import Batch, Split
-from attnflow.capture import Call, live
-from attnflow.capture.session import Replace
+from attnflow.capturing import Call, live
+from attnflow.capturing.session import Replace
 from attnflow.errors import CaptureError, SelectionError
 from attnflow.select import pick_layer
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from attnflow.audit.below import known_below
 from attnflow.audit.instances import Instance, inputs_of, outputs_of
+from attnflow.audit.intervention import Spot, forward, keys_of, put, replaced, take
 from attnflow.audit.measures import furthest, jsd
-from attnflow.audit.spot import Spot, forward, keys_of, put, replaced, take
-from attnflow.capture.session import Call
-from attnflow.importance.example import differentiable
-from attnflow.words import Tokens
+from attnflow.capturing.session import Call
+from attnflow.inputs.example import differentiable
+from attnflow.tokens import Tokens
 
 Vector = npt.NDArray[np.float64]
 STARTS = ("random", "own")

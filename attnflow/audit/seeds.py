@@ -54,9 +54,9 @@ def seeds(
         A :class:`Finding`; a record has the ``instance``, the ``seed``, ``jsd`` and ``tvd`` to the base,
         ``max_attention`` (the base's largest weight) and ``uniform`` (the divergence of uniform weights from the base).
 
-    >>> from attnflow.audit.config import LSTMConfig
-    >>> from attnflow.audit.lstm import LSTMClassifier
-    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> from attnflow.models.lstm_config import LSTMConfig
+    >>> from attnflow.models.lstm import LSTMClassifier
+    >>> from attnflow.models.tokenizers import word_tokenizer
     >>> part = (["good film", "bad film"] * 4, [1, 0] * 4)
     >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)
     >>> make = lambda s: LSTMClassifier(LSTMConfig(data.vocabulary, 4, 4))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attnflow.errors import InputError
-from attnflow.naming import plain_tokenizer
+from attnflow.inputs.naming import plain_tokenizer
 
 Integers = npt.NDArray[np.int64]
 Pairs = tuple[Sequence[str], Sequence[int]]
@@ -67,7 +67,7 @@ class Splits:
         pad: the id of padding.
         special: ids that the tokenizer adds ([CLS], [SEP], start and end): no token weight is given to them.
 
-    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> from attnflow.models.tokenizers import word_tokenizer
     >>> tokenizer = word_tokenizer(["good", "bad", "film"])
     >>> data = Splits.of(tokenizer, (["good film", "bad"], [1, 0]), (["bad film"], [0]), (["good"], [1]))
     >>> data

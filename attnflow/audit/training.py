@@ -127,9 +127,9 @@ def fit(
         seed: of the order of the batches and of dropout.
         progress: called with (steps done, steps at most).
 
-    >>> from attnflow.audit.config import LSTMConfig
-    >>> from attnflow.audit.lstm import LSTMClassifier
-    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> from attnflow.models.lstm_config import LSTMConfig
+    >>> from attnflow.models.lstm import LSTMClassifier
+    >>> from attnflow.models.tokenizers import word_tokenizer
     >>> part = (["good film", "bad film"] * 8, [1, 0] * 8)
     >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)
     >>> model = LSTMClassifier(LSTMConfig(data.vocabulary, 4, 4))

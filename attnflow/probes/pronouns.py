@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 
 from attnflow.errors import InputError, SelectionError
-from attnflow.network import Residual
 from attnflow.probes.rates import Rate, rates
 from attnflow.probes.scoring import METHODS, check_methods, kind_of, log_probabilities, scores, word_ids
 from attnflow.probes.winobias import GAP, PAPER, PronounExample, Span, read_winobias
+from attnflow.scoring.network import Residual
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +126,7 @@ def probe(
 
     >>> from transformers import BertConfig, BertForMaskedLM
     >>> from attnflow.probes import pronouns
-    >>> from attnflow.probes.vocabulary import masked_tokenizer
+    >>> from attnflow.models.tokenizers import masked_tokenizer
     >>> tok = masked_tokenizer("the author talked to sara about his her book .".split())
     >>> sizes = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8)
     >>> model = BertForMaskedLM(BertConfig(vocab_size=len(tok), **sizes)).eval()

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from attnflow.errors import InputError, SelectionError
-from attnflow.network import Residual
 from attnflow.relevance import Relevance
+from attnflow.scoring.network import Residual
 
 ATTENTION = ("raw", "rollout", "flow")
 REFERENCES = ("gradient", "blankout")
@@ -95,9 +95,10 @@ def scores(
         read: the output position at which they read it; None where the model gives one output for the whole text.
     """
     from attnflow import raw, rollout
-    from attnflow.capture import capture
-    from attnflow.flow import flow
-    from attnflow.importance import blankout, gradient
+    from attnflow.capturing.capture import capture
+    from attnflow.scoring.blankout import blankout
+    from attnflow.scoring.flow.flow import flow
+    from attnflow.scoring.gradient import gradient
 
     out: dict[str, Relevance] = {}
     if any(m in ATTENTION for m in methods):

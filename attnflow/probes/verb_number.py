@@ -17,24 +17,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from attnflow.correlate import correlate
+from attnflow.correlation import correlate
 from attnflow.errors import InputError, SelectionError
-from attnflow.network import Residual
-from attnflow.probes.config import LABELS
+from attnflow.models.verb_number_config import LABELS
 from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean, Rate, rates
 from attnflow.probes.scoring import ATTENTION, REFERENCES, check_methods, kind_of, natural, scores, word_ids
+from attnflow.scoring.network import Residual
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Progress = Callable[[int, int], None]
-FOLDER = Path(__file__).parent / "verb-number"
+FOLDER = Path(__file__).parent.parent / "models" / "verb-number"
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> tuple[Any, Any]:
     """(model, tokenizer) of the trained verb-number model, by default the one inside the package."""
-    from attnflow.loading import load as load_any
+    from attnflow.models.loading import load as load_any
 
     where = FOLDER if folder is None else Path(folder)
     if not (where / "model.safetensors").is_file():
@@ -87,8 +87,8 @@ def choose(
     where both are one token). The choice is between the two forms' probabilities in the verb's place.
 
     >>> from attnflow.probes import grammar
-    >>> from attnflow.probes.model import VerbNumberModel, VerbNumberConfig
-    >>> from attnflow.probes.vocabulary import word_tokenizer
+    >>> from attnflow.models.verb_number import VerbNumberModel, VerbNumberConfig
+    >>> from attnflow.models.tokenizers import word_tokenizer
     >>> tok = word_tokenizer(grammar.vocabulary())
     >>> tiny = VerbNumberModel(VerbNumberConfig(n_layer=1, n_embd=8, n_head=2, vocab_size=len(tok))).eval()
     >>> len(choose(tiny, tok, grammar.sentences(4)))

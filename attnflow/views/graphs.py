@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnflow.errors import SelectionError
-from attnflow.picture import PairFlow, Picture
+from attnflow.flowgraph import PairFlow, Picture
 from attnflow.select import pick_position
 from attnflow.views.names import show
 from attnflow.views.plot import new_axes
@@ -33,13 +33,13 @@ def plot_flow(
     Columns are tokens, rows levels from the inputs up. Line widths are capacities (pale) and what flows through them.
 
     Args:
-        picture: what :func:`attnflow.picture.picture` gave.
+        picture: what :func:`attnflow.flowgraph.picture` gave.
         layer, position: the output; by default the picture's first.
         source: the input that it draws on; by default the one with the highest flow.
         ax: where to draw; by default a new figure, ``ax.figure``.
 
     >>> from attnflow import Attention
-    >>> from attnflow.picture import picture
+    >>> from attnflow.flowgraph import picture
     >>> p = picture(Attention.of([[[0.2, 0.8], [0.5, 0.5]]] * 2, tokens=["a", "b"]))
     >>> plot_flow(p, source=0).get_title()
     'b at layer 1 draws on a: flow 0.5000'

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.picture import METHODS, Picture, Target, picture, settings_line, ways
+from attnflow.flowgraph import METHODS, Picture, Target, picture, settings_line, ways
 from attnflow.relevance import Relevance
 from attnflow.views.names import show
 from attnflow.views.pack import about_lines, page_data, show_line, squeezed
@@ -33,7 +33,7 @@ def flow_page(picture: Picture, title: str = "Attention flow", words: bool = Fal
     ``words`` and ``special`` say whether the page opens with words instead of tokens and with special tokens shown.
 
     >>> from attnflow import Attention
-    >>> from attnflow.picture import picture
+    >>> from attnflow.flowgraph import picture
     >>> flow_page(picture(Attention.of([[[0.2, 0.8], [0.5, 0.5]]])))[:15]
     '<!doctype html>'
     """
@@ -62,7 +62,7 @@ def document(
 ) -> str:
     """The page of some results on one input: with the graph where one of them knows its attention, else plain.
 
-    ``options`` go to :func:`attnflow.picture.picture`. Results that were brought to words, or that lost their special
+    ``options`` go to :func:`attnflow.flowgraph.picture`. Results that were brought to words, or that lost their special
     tokens, open the page in that state, as ``words=True`` and ``special=False`` do.
     """
     base = next((r for r in results if r.attention is not None), None)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.picture import METHODS, PairFlow, Picture, Target
+from attnflow.flowgraph import METHODS, PairFlow, Picture, Target
 from attnflow.views.names import show
 
 # Pipes that carry nothing are drawn in small networks only: in a large one the widest are the residual ones, a picket

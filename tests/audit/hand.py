@@ -97,6 +97,6 @@ def masked(layers: int = 2) -> Any:
 
 
 def causal(kind: str = "gpt2") -> Any:
-    from tests.capture import tiny
+    from tests.capturing import tiny
 
     return tiny.model(kind)

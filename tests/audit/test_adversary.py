@@ -10,8 +10,8 @@ from scipy.optimize import brentq
 from attnflow.audit import adversary
 from attnflow.audit.below import known_below
 from attnflow.audit.instances import inputs_of, open_texts, outputs_of
+from attnflow.audit.intervention import find_spot, forward, replaced
 from attnflow.audit.measures import LN2, jsd
-from attnflow.audit.spot import find_spot, forward, replaced
 from attnflow.errors import AttnFlowError
 from tests import standin
 from tests.audit.hand import HandModel, causal, classifier, masked, own, softmax, state

@@ -10,8 +10,8 @@ import torch
 
 from attnflow.audit import permutation
 from attnflow.audit.instances import open_texts
+from attnflow.audit.intervention import find_spot, forward, replaced
 from attnflow.audit.permutation import _bin, _Shuffle, changes_of, shuffled
-from attnflow.audit.spot import find_spot, forward, replaced
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from tests import standin
 from tests.audit.hand import HandModel, causal, classifier, masked, own, softmax, state

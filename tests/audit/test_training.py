@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnflow import AttnFlowError
+from attnflow import AttnFlowError, capture
 from attnflow.audit.scores import Look, f1, outcome, quality, rank_quality, uniform_weights, watched
 from attnflow.audit.training import CHECKPOINT, Recipe, build, fit, trained
-from attnflow.capture import capture, live
+from attnflow.capturing import live
 
 from .tiny import RECIPE, bert, lstm, splits
 

@@ -59,7 +59,7 @@ def test_a_transformer_is_uniform_in_every_layer_while_it_trains(data):
 
     model = build(bert, 0).train()
     batch = next(data.train.batches(4, 0))
-    from attnflow.capture import live
+    from attnflow.capturing import live
 
     with live(model, watch):
         model(batch.ids, batch.mask, labels=batch.labels).loss.backward()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnflow.audit import LSTMClassifier, LSTMConfig, Recipe, Splits
-from attnflow.probes.vocabulary import word_tokenizer
+from attnflow.models.tokenizers import word_tokenizer
 
 FILLERS = [f"w{i}" for i in range(6)]
 TOKENIZER = word_tokenizer(["good", "bad", *FILLERS])

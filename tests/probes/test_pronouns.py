@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnflow import AttnFlowError, flow, raw
-from attnflow.capture import capture
-from attnflow.importance import blankout
+from attnflow import AttnFlowError, blankout, capture, flow, raw
 from attnflow.probes import pronouns
 from attnflow.probes.pronouns import PAPER, PronounExample, probe, probe_all
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from attnflow import AttnFlowError, rollout
-from attnflow.capture import capture
-from attnflow.correlate import correlate
-from attnflow.importance import blankout
+from attnflow import AttnFlowError, blankout, capture, rollout
+from attnflow.correlation import correlate
 from attnflow.probes import grammar, verb_number
 from attnflow.probes.data import VerbExample
 from attnflow.probes.scoring import kind_of, natural, word_ids

@@ -10,10 +10,10 @@ import pytest
 
 from attnflow import Attention, Relevance, flow, raw, rollout
 from attnflow.errors import ShapeError
-from attnflow.picture import picture
-from attnflow.picture.fusion import Room
+from attnflow.flowgraph import picture
+from attnflow.flowgraph.heads import Room
+from attnflow.tokens import Tokens
 from attnflow.views.html import flow_page, frame, highlight, page
-from attnflow.words import Tokens
 from tests.conftest import random_attention
 from tests.pages import data_of
 
@@ -152,5 +152,5 @@ def test_the_page_says_which_heads_it_has_and_why_others_are_missing(monkeypatch
     mean = flow(heads, position=1).to_html()
     assert [f["name"] for f in data_of(mean)["fusions"]] == ["mean"]
     assert "no other way is here" in mean
-    monkeypatch.setattr("attnflow.picture.fusion.SOLVED", 1)
+    monkeypatch.setattr("attnflow.flowgraph.heads.SOLVED", 1)
     assert [f["name"] for f in data_of(every.to_html())["fusions"]] == ["mean"]

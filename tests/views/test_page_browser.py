@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from attnflow import Attention, Relevance, flow
-from attnflow.picture import picture
+from attnflow.flowgraph import picture
+from attnflow.tokens import Tokens
 from attnflow.views.html import flow_page, frame
-from attnflow.words import Tokens
 from tests.browser import CHROMIUM, launch
 from tests.conftest import random_attention
 

@@ -8,7 +8,7 @@ import pytest
 
 from attnflow import Attention, Relevance, flow, raw
 from attnflow.errors import SelectionError, ShapeError
-from attnflow.picture import picture
+from attnflow.flowgraph import picture
 from attnflow.views.plot import plot_all, plot_text
 from tests.conftest import random_attention
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from attnflow import Relevance, raw
 from attnflow.errors import ShapeError
+from attnflow.tokens import Tokens
 from attnflow.views.terminal import bar, footer, highlight, tables
-from attnflow.words import Tokens
 
 TOKENS = Tokens(["[CLS]", "[red]the", "鍵🔑"], special=[True, False, False])
 RAW = Relevance(

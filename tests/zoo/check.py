@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
+from attnflow import capture
 from attnflow.attention import Attention
-from attnflow.capture import capture
 from tests.zoo.build import Tiny, floats, run
 
 TOLERANCE = 2e-5

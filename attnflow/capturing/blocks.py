@@ -1,0 +1,246 @@
+"""From records of calls to :class:`Attention`: towers, true layer numbers, padding, sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnflow.attention import Attention, Block, is_causal, with_sink
+from attnflow.capturing.session import Record
+from attnflow.capturing.towers import Tower, towers
+from attnflow.errors import CaptureError, WeightsError
+from attnflow.inputs.naming import image_tokens
+from attnflow.tokens import Tokens, join
+
+# How far row sums may be from one before the rest counts as a sink's.
+_SLACK = {torch.bfloat16: 2e-2, torch.float16: 5e-3}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What is known of the positions of one run, whoever ran the model.
+
+    ``tokens`` and ``positions`` are those of the main sequence, of padded length ``length``; the decoder's
+    likewise. Lengths of 0 say that nothing is known.
+    """
+
+    batch: int
+    tokens: tuple[Tokens, ...] = ()
+    positions: tuple[tuple[int, ...], ...] = ()
+    length: int = 0
+    decoder_tokens: tuple[Tokens, ...] = ()
+    decoder_positions: tuple[tuple[int, ...], ...] = ()
+    decoder_length: int = 0
+    pixels: tuple[int, ...] = ()
+    config: Any = None
+
+
+def assemble(
+    records: Sequence[Record],
+    frame: Frame,
+    *,
+    sinks: str,
+    heads: Any,
+    model: str,
+    settings: Mapping[str, Any],
+    notes: Sequence[str] = (),
+) -> list[Attention]:
+    """One :class:`Attention` an example, of the records of one run."""
+    notes = list(notes)
+    if all(r.weights.shape[0] == 1 for r in records):
+        # Packed inputs have no axis of examples: patches of all images stand in one row.
+        frame = replace(frame, batch=1)
+    found = towers(records, notes)
+    if not found:
+        raise CaptureError("No attention was recorded in this run.")
+    blocks: list[dict[str, Block]] = [{} for _ in range(frame.batch)]
+    for tower in found:
+        for name, example, block in _blocks(tower, frame, sinks, notes):
+            blocks[example][name] = block
+    if not all(blocks):
+        raise CaptureError(f"{len(found)} towers attended, but none for each of the {frame.batch} examples.")
+    route = "+".join(sorted({r.source for r in records}))
+    kept = heads if isinstance(heads, str | int) else tuple(heads)
+    said = tuple(dict.fromkeys(notes))
+    return [Attention(b, kept, route, model, said, dict(settings)) for b in blocks]
+
+
+def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str]) -> Iterable[tuple[str, int, Block]]:
+    first = tower.records[0]
+    parts = first.weights.shape[0] // frame.batch
+    if first.weights.shape[0] == 1 and frame.batch > 1:
+        parts = 1
+    elif first.weights.shape[0] != parts * frame.batch or parts == 0:
+        notes.append(
+            f"{tower.name}: a batch of {first.weights.shape[0]} does not divide among {frame.batch} examples; left out."
+        )
+        return
+    for example in range(frame.batch):
+        rows, columns = _axes(tower, first, frame, example, parts)
+        matrices, gradients = [], []
+        for record in tower.records:
+            matrices.append(_cut(record.weights, example, parts, rows.kept, columns.kept, record))
+            if record.gradient is not None:
+                gradients.append(_cut(record.gradient, example, parts, rows.kept, columns.kept, record))
+        weights, keys = _settle(matrices, columns.tokens, tower, sinks, notes)
+        block = Block(
+            tuple(weights), tuple(tower.layers), rows.tokens, keys, False,
+            tuple(r.call.name for r in tower.records), tower.depth,
+            tuple(gradients) if len(gradients) == len(matrices) else None,
+        )  # fmt: skip
+        block = replace(block, causal=tower.kind == "self" and is_causal(block))
+        if _merged(tower, first, frame) or "Merged" in type(first.site.module).__name__:
+            notes.append(
+                f"{tower.name}: one softmax over the decoder's own positions (first {len(rows.tokens)} columns)"
+                " and the encoder's (the rest); the rows sum to one over both."
+            )
+        if block.missing and not tower.stage:
+            notes.append(f"{tower.name}: layers {', '.join(map(str, block.missing))} have no attention.")
+        yield tower.name, example, block
+
+
+@dataclass(frozen=True)
+class _Axis:
+    tokens: Tokens
+    kept: tuple[int, ...] | None
+
+
+def _axes(tower: Tower, record: Record, frame: Frame, example: int, parts: int) -> tuple[_Axis, _Axis]:
+    """Names of the rows and columns, and which of them are not padding."""
+    own = getattr(record.site.module, "query_tokens", None)
+    if isinstance(own, Tokens) and len(own) == record.queries:
+        # The queries are the module's own (a learned vector that pools the sequence), not positions of the text.
+        return _Axis(own, None), _axis(tower, frame, example, record.keys, parts, tower.decodes)
+    rows = _axis(tower, frame, example, record.queries, parts, tower.decodes)
+    if tower.kind == "cross":
+        if parts == 1 and _merged(tower, record, frame):
+            # One softmax over the decoder's own positions and, behind them, the encoder's.
+            own, other = frame.decoder_positions[example], frame.positions[example]
+            kept = (*own, *(frame.decoder_length + p for p in other))
+            return rows, _Axis(join(frame.decoder_tokens[example], frame.tokens[example]), kept)
+        return rows, _axis(tower, frame, example, record.keys, parts, False)
+    if record.keys == record.queries:
+        return rows, rows
+    return rows, _axis(tower, frame, example, record.keys, parts, tower.decodes)
+
+
+def _merged(tower: Tower, record: Record, frame: Frame) -> bool:
+    """True for a decoder that has its own positions and the encoder's in one softmax."""
+    both = frame.decoder_length + frame.length
+    return tower.kind == "cross" and tower.decodes and frame.decoder_length > 0 and record.keys == both
+
+
+def _axis(tower: Tower, frame: Frame, example: int, length: int, parts: int, decodes: bool) -> _Axis:
+    if parts > 1:
+        inner = _names_of(tower, frame, length)
+        return _Axis(Tokens(f"{i}: {t}" for i in range(parts) for t in inner), None)
+    if decodes and frame.decoder_length == length:
+        return _Axis(frame.decoder_tokens[example], frame.decoder_positions[example])
+    if not decodes and frame.length == length and tower.reads_text:
+        return _Axis(frame.tokens[example], frame.positions[example])
+    return _Axis(_names_of(tower, frame, length), None)
+
+
+def _names_of(tower: Tower, frame: Frame, length: int) -> Tokens:
+    if frame.pixels and (not tower.text or not frame.length):
+        return image_tokens(frame.config, frame.pixels, length)
+    return Tokens.numbered(length)
+
+
+def _cut(
+    weights: torch.Tensor, example: int, parts: int, rows: Any, columns: Any, record: Record
+) -> np.ndarray[Any, Any]:
+    """One example's matrix, without padding; windows, tiles and images of a pair side by side."""
+    weights = weights.detach().cpu()
+    extra = weights.shape[-1] - record.keys
+    if parts > 1:
+        own = range(example * parts, (example + 1) * parts)
+        places = [(record.call.origin or range(own.stop))[i] - own.start for i in own]
+        return _apart(weights[own.start : own.stop].numpy(), extra, places)
+    one = weights[example if weights.shape[0] > 1 else 0].numpy()
+    if rows is not None and len(rows) != record.queries:
+        one = one[..., list(rows), :]
+    if columns is not None and len(columns) != record.keys:
+        one = one[..., [*columns, *range(record.keys, record.keys + extra)]]
+    return one
+
+
+def _apart(parts: np.ndarray[Any, Any], extra: int, places: Sequence[int]) -> np.ndarray[Any, Any]:
+    """``[parts, ..., q, k]`` → ``[..., parts·q, parts·k]``: part *i* sees only part ``places[i]``."""
+    count, queries, keys = parts.shape[0], parts.shape[-2], parts.shape[-1] - extra
+    out = np.zeros((*parts.shape[1:-2], count * queries, count * keys + extra), parts.dtype)
+    for i, place in enumerate(places):
+        rows = slice(i * queries, (i + 1) * queries)
+        out[..., rows, place * keys : (place + 1) * keys] = parts[i][..., :keys]
+        if extra:
+            out[..., rows, -extra:] = parts[i][..., keys:]
+    return out
+
+
+def _settle(
+    matrices: list[np.ndarray[Any, Any]], keys: Tokens, tower: Tower, sinks: str, notes: list[str]
+) -> tuple[list[np.ndarray[Any, Any]], Tokens]:
+    """Check the numbers, and treat rows that sum to less than one as ``sinks`` says."""
+    extreme = matrices[0].shape[-1] == len(keys) + 1
+    sums = []
+    for record, matrix in zip(tower.records, matrices, strict=True):
+        total = matrix.sum(-1, dtype=np.float64 if matrix.dtype == np.float64 else np.float32)
+        if np.isnan(total).any():
+            raise WeightsError(
+                f"{record.call.name} has NaN weights: the attention mask leaves a row with nothing to attend to, "
+                f"or {record.precision} overflowed."
+            )
+        if matrix.min() < 0:
+            raise WeightsError(f"{record.call.name} has a negative weight ({matrix.min():.3g}): no probabilities.")
+        sums.append(total)
+    if extreme:
+        return _settle_extremes(matrices, keys, tower, sinks, notes)
+    slack = max(_slack(r) for r in tower.records)
+    low, high = min(float(s.min()) for s in sums), max(float(s.max()) for s in sums)
+    if high > 1 + slack:
+        raise WeightsError(f"{tower.name}: rows sum to {low:.3f} … {high:.3f}, and attention rows sum to 1.")
+    if low >= 1 - slack:
+        return matrices, keys
+    _say_sink(tower, sinks, low, high, notes)
+    if sinks == "renormalise":
+        return [_divide(m, s) for m, s in zip(matrices, sums, strict=True)], keys
+    rest = [np.clip(1 - s, 0, None)[..., None].astype(m.dtype) for m, s in zip(matrices, sums, strict=True)]
+    return [np.concatenate([m, r], -1) for m, r in zip(matrices, rest, strict=True)], with_sink(keys)
+
+
+def _settle_extremes(
+    matrices: list[np.ndarray[Any, Any]], keys: Tokens, tower: Tower, sinks: str, notes: list[str]
+) -> tuple[list[np.ndarray[Any, Any]], Tokens]:
+    """Maxima and minima do not sum to one: their rows are divided by their sums, the sink's part included."""
+    taken = max(float(m[..., -1].max()) for m in matrices)
+    if taken > max(_slack(r) for r in tower.records):
+        _say_sink(tower, sinks, 1 - taken, 1.0, notes)
+        if sinks == "keep":
+            return [_divide(m, m.sum(-1)) for m in matrices], with_sink(keys)
+    cut = [m[..., :-1] for m in matrices]
+    return [_divide(m, m.sum(-1)) for m in cut], keys
+
+
+def _say_sink(tower: Tower, sinks: str, low: float, high: float, notes: list[str]) -> None:
+    if sinks == "error":
+        raise WeightsError(
+            f"{tower.name}: rows sum to {low:.3f} … {high:.3f}, because a learned sink takes the rest. Pass "
+            "sinks='keep' to give it a column of its own, or sinks='renormalise' to divide by the sums."
+        )
+    done = "it has a column of its own" if sinks == "keep" else "rows were divided by their sums"
+    notes.append(f"{tower.name}: a learned sink takes part of the attention (rows sum to {low:.2f} or more); {done}.")
+
+
+def _divide(matrix: np.ndarray[Any, Any], sums: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    total = np.asarray(sums, dtype=np.float64)[..., None]
+    wide = np.divide(matrix, total, out=np.zeros(matrix.shape), where=total > 0)
+    return np.asarray(wide, matrix.dtype)
+
+
+def _slack(record: Record) -> float:
+    stored = 5e-3 if record.weights.dtype == torch.float16 else 2e-3
+    return max(stored, _SLACK.get(record.precision, 0.0))

@@ -1,0 +1,208 @@
+"""The function ``capture``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, overload
+
+import torch
+from torch import nn
+
+from attnflow.attention import Attention
+from attnflow.capturing import gradients as grads
+from attnflow.capturing import outputs as returned
+from attnflow.capturing.bands import FAMILIES
+from attnflow.capturing.blocks import Frame, assemble
+from attnflow.capturing.context import Taken
+from attnflow.capturing.notes import model_type, name_of, nothing, tapped, uncalled
+from attnflow.capturing.reduce import Heads, Reduction, check_heads, storage_dtype
+from attnflow.capturing.session import Record, Replace, Session
+from attnflow.capturing.state import grad_mode, prepared, unwrap
+from attnflow.capturing.survey import Survey, survey
+from attnflow.errors import CaptureError, SelectionError
+from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
+
+# Whether FSMT masks its decoder depends on use_cache; elsewhere a cache that nobody reads is only memory.
+_CACHE_MATTERS = {"fsmt"}
+
+Route = Literal["auto", "interface", "tap", "output_attentions"]
+
+
+@overload
+def capture(model: Any, tokenizer: Any = ..., text: None = ..., *, inputs: None = ..., **options: Any) -> Taken: ...
+@overload
+def capture(model: Any, tokenizer: Any, text: list[str], **options: Any) -> list[Attention]: ...
+@overload
+def capture(model: Any, tokenizer: Any = ..., text: Any = ..., **options: Any) -> Attention: ...
+def capture(  # type: ignore[misc]  # the overloads leave the options to this signature
+    model: Any,
+    tokenizer: Any = None,
+    text: Any = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    text_target: str | Sequence[str] | None = None,
+    heads: Heads = "mean",
+    layers: int | Sequence[int] | None = None,
+    dtype: Any = "float32",
+    device: str | torch.device | None = None,
+    sinks: Literal["keep", "renormalise", "error"] = "keep",
+    gradients: grads.Target | None = None,
+    replace: Replace | None = None,
+    route: Route = "auto",
+    block: int | None = None,
+    max_new_tokens: int = MAX_NEW_TOKENS,
+) -> Attention | list[Attention] | Taken:
+    """The attention of ``model`` on ``text``: the model is run once and left exactly as it was.
+
+    In every matrix the rows are queries and the columns keys: ``weights[l][i, j]`` is how much position *i* of
+    layer *l* attends to position *j*.
+
+    Args:
+        model: a Hugging Face model, however it was loaded (sdpa, flash, eager; any dtype; train mode).
+        tokenizer: its tokenizer or processor.
+        text: a str (one result), a list of str (a list of results), a ``BatchEncoding`` or dict of tensors, or ids.
+            Without text and inputs, a context manager for running the model yourself: see :class:`Taken`.
+        inputs: anything that is not text, as for ``model(**inputs)``.
+        text_target: the decoder's text of an encoder-decoder model; by default its own greedy output.
+        heads: "mean" (default), "max", "min", one head, the mean of a list of heads, or "all" to keep them. The heads
+            are brought down while the model runs, so that heads × n² numbers are never held unless "all".
+        layers: only these layers, by true number.
+        dtype: "float32" (default), "float16" or "float64" for the stored weights.
+        device: where weights are kept while the model runs; "cpu" off-loads each layer at once.
+        sinks: what a learned sink took is kept as a column of its own ("keep"), or rows are divided by their sums
+            ("renormalise"), or it is an error ("error").
+        gradients: also keep the gradient of a target with respect to each weight of each head: True (what the model
+            predicted), a class or token id, a list with one for each text, or a function of the model's outputs.
+        replace: ``function(call, weights) → weights or None``: changes the weights ``[batch, heads, queries, keys]``
+            inside the run; the output is computed from them by the model's own code. ``call`` has the ``name``,
+            ``layer``, ``kind`` and ``tower`` of the module.
+        route: "auto", or only one of "interface", "tap", "output_attentions".
+        block: number of query rows computed at a time.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> small = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, vocab_size=30)
+    >>> model = BertModel(BertConfig(**small))
+    >>> att = capture(model, None, [5, 6, 7])
+    >>> att
+    Attention(2 layers × 3 tokens, heads=mean, route=interface, model=BertModel)
+    >>> att.weights.shape, att.weights.sum(-1).round(4).min()
+    ((2, 3, 3), np.float32(1.0))
+    """
+    module = unwrap(model)
+    if gradients is not None and gradients is not False:
+        heads = "all"
+    _check(sinks, route, block)
+    reduction = Reduction(check_heads(heads), storage_dtype(dtype), None if device is None else torch.device(device))
+    found = _survey(module, route)
+    session = Session(
+        found, reduction, layers=_layers(layers, found), block=block, replace=replace,
+        gradients=gradients is not None and gradients is not False, route=route,
+    )  # fmt: skip
+    settings: dict[str, Any] = {"heads": heads, "dtype": str(reduction.dtype).removeprefix("torch."), "sinks": sinks}
+    if text is None and inputs is None:
+        return Taken(module, tokenizer, session, sinks, settings)
+    given = encode(module, tokenizer, text, inputs=inputs, text_target=text_target, max_new_tokens=max_new_tokens)
+    settings |= given.settings
+    records, notes = run(module, given, session, gradients, settings)
+    taken = assemble(
+        records, frame_of(module, given), sinks=sinks, heads=reduction.heads, model=name_of(module), settings=settings,
+        notes=[*given.notes, *notes],
+    )  # fmt: skip
+    one = given.single or text is None or isinstance(text, Mapping)
+    return taken[0] if one and len(taken) == 1 else taken
+
+
+def run(
+    model: nn.Module, given: Inputs, session: Session, target: Any, settings: dict[str, Any]
+) -> tuple[list[Record], list[str]]:
+    """Run the model once along the first route that shows its attention."""
+    batch = dict(given.batch)
+    if _takes(model, "use_cache") and "use_cache" not in batch and model_type(model) not in _CACHE_MATTERS:
+        batch["use_cache"] = False
+    first = session.route in ("auto", "interface", "tap") and model_type(model) not in FAMILIES
+    outputs: Any = None
+    if session.route != "output_attentions" and first and session.survey.sites:
+        with prepared(model, session), grad_mode(session.gradients), tapped(session):
+            outputs = model(**batch)
+            if session.gradients and session.records:
+                grads.fill(session.records, outputs, target, settings)
+    if not session.count and session.route in ("auto", "output_attentions"):
+        _refuse_replace(model, session)
+        with prepared(model, session, hooks=False), grad_mode(session.gradients):
+            try:
+                outputs = returned.run(model, batch, session)
+            except TypeError as error:
+                raise nothing(model, session) from error
+            if session.gradients and session.records:
+                grads.fill(session.records, outputs, target, settings)
+    if not session.count:
+        raise nothing(model, session)
+    return session.records, uncalled(session)
+
+
+def _refuse_replace(model: nn.Module, session: Session) -> None:
+    if session.replace is not None:
+        raise CaptureError(
+            f"replace= was given, and the attention of {type(model).__name__} can only be read from its outputs, "
+            "where it is too late to change it."
+        )
+
+
+def frame_of(model: nn.Module, given: Inputs) -> Frame:
+    """What the inputs say about positions."""
+    pixels = given.batch.get("pixel_values")
+    decoder = given.batch.get("decoder_input_ids")
+    return Frame(
+        batch=len(given), tokens=given.tokens, positions=given.positions, length=given.length,
+        decoder_tokens=given.decoder_tokens or (), decoder_positions=given.decoder_positions or (),
+        decoder_length=int(decoder.shape[1]) if isinstance(decoder, torch.Tensor) and given.decoder_tokens else 0,
+        pixels=tuple(pixels.shape) if isinstance(pixels, torch.Tensor) else (),
+        config=getattr(model, "config", None),
+    )  # fmt: skip
+
+
+def _takes(model: nn.Module, name: str) -> bool:
+    return name in inspect.signature(model.forward).parameters
+
+
+def _survey(model: nn.Module, route: str) -> Survey:
+    found = survey(model)
+    if not found.sites and not _offers_attention(model):
+        kind = model_type(model) or "no model type"
+        raise CaptureError(
+            f"{type(model).__name__} ({kind}) has no attention module: "
+            "rollout and flow need softmax attention, which state-space and convolutional models do not have."
+        )
+    if route == "interface" and not found.interface:
+        raise CaptureError(
+            f"route='interface', and no module of {type(model).__name__} uses transformers' attention interface. "
+            "Use route='auto'."
+        )
+    return found
+
+
+def _offers_attention(model: nn.Module) -> bool:
+    return "attentions" in (getattr(model, "_can_record_outputs", None) or {}) or _takes(model, "output_attentions")
+
+
+def _check(sinks: str, route: str, block: int | None) -> None:
+    if sinks not in ("keep", "renormalise", "error"):
+        raise SelectionError(f"sinks={sinks!r} is not known. Use 'keep', 'renormalise' or 'error'.")
+    if route not in ("auto", "interface", "tap", "output_attentions"):
+        raise SelectionError(f"route={route!r} is not known. Use 'auto', 'interface', 'tap' or 'output_attentions'.")
+    if block is not None and block < 1:
+        raise SelectionError(f"block={block}, and a block has at least 1 row.")
+
+
+def _layers(layers: int | Sequence[int] | None, found: Survey) -> frozenset[int] | None:
+    if layers is None:
+        return None
+    chosen = [layers] if isinstance(layers, int) else list(layers)
+    have = sorted({s.layer for s in found.sites.values()})
+    depth = max((s.depth for s in found.sites.values()), default=0)
+    chosen = [n + depth if n < 0 else n for n in chosen]
+    wrong = [n for n in chosen if n not in have]
+    if wrong or not chosen:
+        raise SelectionError(f"layers={layers!r}, but the layers with attention are {', '.join(map(str, have))}.")
+    return frozenset(chosen)

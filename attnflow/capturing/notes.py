@@ -1,0 +1,58 @@
+"""What a capture says about the model: its name, modules that gave nothing, the error where there is no attention."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import nn
+
+from attnflow.capturing.session import Session
+from attnflow.capturing.tap import Tap
+from attnflow.errors import CaptureError
+
+
+def tapped(session: Session) -> AbstractContextManager[object]:
+    """The tap, where a module needs it."""
+    wanted = session.route == "tap" or (session.route == "auto" and session.survey.tap)
+    return Tap(session) if wanted else nullcontext()
+
+
+def uncalled(session: Session) -> list[str]:
+    """Notes on attention modules that exist and gave nothing."""
+    notes = list(session.notes)
+    sampled = session.survey.sampled
+    if sampled:
+        notes.append(
+            f"{len(sampled)} modules of deformable attention (first: {sampled[0]}) were left out: they weigh sampled "
+            "points and have no matrix of queries × keys."
+        )
+    sites = [s for s in session.survey.sites.values() if session.layers is None or s.layer in session.layers]
+    silent = [s.name for s in sites if id(s.module) not in session.heard]
+    if silent and not any(r.source == "output_attentions" for r in session.records):
+        shown = ", ".join(silent[:3]) + (", …" if len(silent) > 3 else "")
+        called = len(sites) - len(silent)
+        notes.append(f"{called} of {len(sites)} attention modules were called; not called: {shown}.")
+    return notes
+
+
+def nothing(model: nn.Module, session: Session) -> CaptureError:
+    """The error for a model that showed no attention."""
+    kind = model_type(model) or "no model type"
+    tried = "interface, tap, output_attentions" if session.route == "auto" else session.route
+    count = len(session.survey.sites)
+    return CaptureError(
+        f"{type(model).__name__} ({kind}) computed no softmax attention in this run: {count} attention modules found, "
+        f"0 calls seen (tried: {tried}). State-space, convolutional and linear-attention models have none; a model "
+        "that computes it in a compiled kernel does not show it."
+    )
+
+
+def name_of(model: nn.Module) -> str:
+    """The model's name where it has one, else its class."""
+    name = getattr(getattr(model, "config", None), "_name_or_path", "") or ""
+    return name or type(model).__name__
+
+
+def model_type(model: nn.Module) -> str:
+    """The model type of its config, or an empty string."""
+    return str(getattr(getattr(model, "config", None), "model_type", "") or "")

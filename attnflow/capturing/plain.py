@@ -1,0 +1,138 @@
+"""softmax(q·kᵀ·scale + mask)·v in blocks of query rows, in place, without the keys that the mask hides.
+
+Used where the model's own eager function is exactly this, which is read from its code and checked by numbers on
+the first call of each module class. Grouped heads are not repeated: the queries of a group share one product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attnflow.capturing.reduce import Reduction
+from attnflow.capturing.survey import Eager, is_plain
+
+BLOCK_NUMBERS = 1 << 20
+"""How many scores a block holds if no block size is given: 4 MiB, about what a processor's cache takes."""
+
+_verdicts: dict[tuple[type, Any], bool] = {}
+
+Plans = dict[tuple[int, int], tuple[torch.Tensor, list[tuple[int, int, int, int]]]]
+"""For a mask and a block size, which keys each block of rows may see. The mask is held so that its id stays its own."""
+
+
+def usable(
+    eager: Eager, module: Any, query: Any, key: Any, value: Any, mask: Any, args: tuple[Any, ...], kwargs: Any
+) -> bool:
+    """True if this call may be computed here instead of by the model's own function."""
+    if args or not is_plain(eager) or not all(t.ndim == 4 for t in (query, key, value)):
+        return False
+    if query.dtype not in (torch.float32, torch.float64) or query.dtype != key.dtype or query.dtype != value.dtype:
+        return False
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
+        return False
+    if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1] or kwargs.get("dropout"):
+        return False
+    if mask is not None and not _fits(mask, query, key):
+        return False
+    known = _verdicts.get((type(module), eager))
+    if known is None:
+        known = _agrees(eager, module, query, key, value, mask, kwargs)
+        _verdicts[type(module), eager] = known
+    return known
+
+
+def _fits(mask: Any, query: torch.Tensor, key: torch.Tensor) -> bool:
+    if not isinstance(mask, torch.Tensor) or mask.ndim != 4 or not mask.is_floating_point():
+        return False
+    wanted = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    return all(have in (1, want) for have, want in zip(mask.shape, wanted, strict=True)) and (
+        mask.shape[-1] == wanted[-1]
+    )
+
+
+def _agrees(eager: Eager, module: Any, query: Any, key: Any, value: Any, mask: Any, kwargs: dict[str, Any]) -> bool:
+    """Two rows by the model's own function and by this one."""
+    rows = slice(max(query.shape[2] - 2, 0), None)
+    part = mask[:, :, rows] if mask is not None and mask.shape[2] > 1 else mask
+    out, weights = eager(module, query[:, :, rows], key, value, part, **kwargs)
+    mine, kept = attention(
+        module, query[:, :, rows], key, value, part, kwargs.get("scaling"), Reduction("all", query.dtype), None, {}
+    )
+    return (
+        weights is not None
+        and kept is not None
+        and weights.shape == kept.shape
+        and out.shape == mine.shape
+        and torch.allclose(weights, kept, atol=1e-5)
+        and torch.allclose(out, mine, atol=1e-4, rtol=1e-4)
+    )
+
+
+def block_rows(query: torch.Tensor, key: torch.Tensor, block: int | None) -> int:
+    """Number of query rows in a block."""
+    if block is not None:
+        return block
+    one = query.shape[0] * query.shape[1] * key.shape[2]
+    return max(16, min(query.shape[2], BLOCK_NUMBERS // max(one, 1)))
+
+
+def attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    reduction: Reduction | None,
+    block: int | None,
+    plans: Plans,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """(output ``[batch, queries, heads, width]``, reduced weights or None) of one call."""
+    batch, heads, rows, width = query.shape
+    groups, keys = key.shape[1], key.shape[2]
+    share = heads // groups
+    scale = width**-0.5 if scaling is None else scaling
+    size = block_rows(query, key, block)
+    kept = reduction.buffer(batch, heads, rows, keys, query.device) if reduction is not None else None
+    out = query.new_empty(batch, rows, heads, value.shape[-1])
+    transposed = key.reshape(batch * groups, keys, width).transpose(1, 2)
+    values = value.reshape(batch * groups, keys, value.shape[-1])
+    none = query.new_empty(1, 1, 1)
+    for start, stop, first, last in _plan(mask, rows, keys, size, plans):
+        n = stop - start
+        part = query[:, :, start:stop].reshape(batch * groups, share * n, width)
+        # The scale is applied to the product, as the model's own function does, so that both round alike.
+        scores = torch.baddbmm(none, part, transposed[..., first:last], beta=0, alpha=scale)
+        scores = scores.view(batch, heads, n, last - first)
+        if mask is not None:
+            scores += mask[:, :, start:stop, first:last] if mask.shape[2] > 1 else mask[..., first:last]
+        torch.softmax(scores, -1, out=scores)
+        if kept is not None and reduction is not None:
+            reduction.put(kept, scores, start, first)
+        mixed = torch.bmm(scores.view(batch * groups, share * n, last - first), values[:, first:last])
+        out[:, start:stop] = mixed.view(batch, heads, n, -1).transpose(1, 2)
+    return out, kept
+
+
+def _plan(mask: torch.Tensor | None, rows: int, keys: int, size: int, plans: Plans) -> list[tuple[int, int, int, int]]:
+    """(first row, last row, first key, last key) of each block; the mask is looked at once, not in every layer."""
+    if mask is None or mask.shape[2] == 1:
+        return [(i, min(rows, i + size), 0, keys) for i in range(0, rows, size)]
+    known = plans.get((id(mask), size))
+    if known is not None:
+        return known[1]
+    hidden = torch.finfo(mask.dtype).min / 2
+    made = []
+    for start in range(0, rows, size):
+        stop = min(rows, start + size)
+        seen = mask[:, :, start:stop] > hidden
+        first, last = 0, keys
+        # A row that may see nothing is spread over all keys, so its block keeps them all.
+        if bool(seen.any(-1).all()):
+            columns = torch.nonzero(seen.flatten(0, 2).any(0)).flatten()
+            first, last = int(columns[0]), int(columns[-1]) + 1
+        made.append((start, stop, first, last))
+    plans[id(mask), size] = (mask, made)
+    return made

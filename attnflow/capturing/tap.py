@@ -1,0 +1,192 @@
+"""The second route: a tap on the softmax, for modelling files that do not use transformers' interface.
+
+A ``TorchFunctionMode`` sees every softmax, fused attention and ``multi_head_attention_forward`` of the calling
+thread; hooks on the attention modules (see :mod:`attnflow.capturing.state`) say inside which of them the run is.
+A softmax outside any attention module (a router, a classifier) is left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from attnflow.capturing.session import ACTIVE, Record, Session
+from attnflow.capturing.survey import Site
+from attnflow.capturing.swap import SOFTMAXES, bound, check_shape
+
+
+class Tap(TorchFunctionMode):
+    """Sees the attention that a model computes by itself."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        site = self._site() if func in _SEEN else None
+        if site is None:
+            return func(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            return self._multi_head(site, func, args, kwargs)
+        if func is F.scaled_dot_product_attention:
+            return self._fused(site, func, args, kwargs)
+        if self.session.gradients:
+            args = _in_graph(args)
+        out = func(*args, **kwargs)
+        if out.ndim < 3 or not _over_keys(args, kwargs, out):
+            return out
+        return self._see(site, out)
+
+    def _site(self) -> Site | None:
+        """The attention module that the run is in, if what it does is to be seen."""
+        session = self.session
+        if session.quiet or ACTIVE.get() is not session or not session.stack:
+            return None
+        site = session.stack[-1][0]
+        return site if site.taps or session.route == "tap" else None
+
+    def _see(self, site: Site, weights: torch.Tensor) -> torch.Tensor:
+        """Record weights of any layout; what comes back takes their place in the model."""
+        session = self.session
+        heads = _heads(site, weights)
+        if heads is None:
+            return weights
+        four = weights.reshape(-1, heads, *weights.shape[-2:])
+        call = session.call(site)
+        if session.replace is not None:
+            changed = session.replace(call, four)
+            if changed is not None and changed is not four:
+                check_shape(call, four, changed)
+                four = changed.to(weights.dtype)
+                weights = four.reshape(weights.shape)
+        if session.wants(call):
+            kept = session.reduction.whole(four)
+            record = Record(call, site, kept, four.shape[-2], four.shape[-1], "tap", weights.dtype)
+            if session.gradients:
+                record.live, record.heads = weights, heads
+            session.keep(record)
+        return weights
+
+    def _fused(self, site: Site, func: Any, args: Any, kwargs: Any) -> Any:
+        """``scaled_dot_product_attention`` keeps its weights to itself: they are computed beside it."""
+        given = bound(_sdpa_signature, args, kwargs)
+        if self.session.gradients and not given["query"].requires_grad:
+            given["query"] = given["query"].detach().requires_grad_()
+        weights = sdpa_weights(**given)
+        before = weights
+        weights = self._see(site, weights)
+        if weights is before and not self.session.gradients:
+            return func(*args, **kwargs)
+        value = given["value"]
+        if value.shape[-3] != weights.shape[-3]:
+            value = value.repeat_interleave(weights.shape[-3] // value.shape[-3], -3)
+        return weights.to(value.dtype) @ value
+
+    def _multi_head(self, site: Site, func: Any, args: Any, kwargs: Any) -> Any:
+        """The function is opaque to a mode, so it is asked for the weights of all heads."""
+        given = bound(func, args, kwargs)
+        want, average = given["need_weights"], given["average_attn_weights"]
+        given |= {"need_weights": True, "average_attn_weights": False}
+        out, weights = func(**given)
+        batched = weights if weights.ndim == 4 else weights[None]
+        session = self.session
+        call = session.call(site)
+        if session.replace is not None:
+            changed = session.replace(call, batched)
+            if changed is not None and changed is not batched:
+                check_shape(call, batched, changed)
+                out, batched = _mixed(given, changed), changed
+        if session.wants(call):
+            kept = session.reduction.whole(batched)
+            record = Record(call, site, kept, batched.shape[-2], batched.shape[-1], "tap", weights.dtype)
+            if session.gradients:
+                record.live, record.heads = weights, weights.shape[-3]
+            session.keep(record)
+        weights = batched.reshape(weights.shape)
+        return out, (weights.mean(-3) if average else weights) if want else None
+
+
+_SEEN = {*SOFTMAXES, F.multi_head_attention_forward, F.scaled_dot_product_attention}
+
+
+def _sdpa_signature(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> None:  # fmt: skip
+    """The arguments of ``scaled_dot_product_attention``, which as a builtin has no signature to read."""
+
+
+def sdpa_weights(
+    query: torch.Tensor, key: torch.Tensor, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """The weights that ``F.scaled_dot_product_attention`` uses for the same arguments (without dropout).
+
+    >>> q = torch.zeros(1, 1, 2, 4)
+    >>> sdpa_weights(q, q, q, is_causal=True)[0, 0].tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
+    """
+    if enable_gqa and key.shape[-3] != query.shape[-3]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, float("-inf"))
+        else:
+            scores = scores + attn_mask
+    # A row that may see nothing gives NaN; the fused kernels give zeros for it.
+    return torch.softmax(scores.float(), -1).nan_to_num(0.0).to(query.dtype)
+
+
+def _over_keys(args: Any, kwargs: Any, out: torch.Tensor) -> bool:
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    return dim is not None and dim in (-1, out.ndim - 1)
+
+
+def _heads(site: Site, weights: torch.Tensor) -> int | None:
+    """Number of heads, also of weights in which batch and heads are one axis; None if they are no attention."""
+    if weights.ndim == 4:
+        return int(weights.shape[1])
+    if weights.ndim > 4:
+        return int(weights.shape[-3])
+    for name in ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "heads", "number_of_heads"):
+        count = getattr(site.module, name, None)
+        if isinstance(count, int) and count > 0 and weights.shape[0] % count == 0:
+            return count
+    return 1
+
+
+def _in_graph(args: Any) -> Any:
+    first = args[0]
+    if isinstance(first, torch.Tensor) and not first.requires_grad:
+        return (first.detach().requires_grad_(), *args[1:])
+    return args
+
+
+def _mixed(given: dict[str, Any], weights: torch.Tensor) -> torch.Tensor:
+    """The output of ``multi_head_attention_forward`` for other weights."""
+    value = given["value"]
+    width = value.shape[-1]
+    if given["use_separate_proj_weight"]:
+        projection = given["v_proj_weight"]
+    else:
+        projection = given["in_proj_weight"][2 * given["embed_dim_to_check"] :]
+    bias = given["in_proj_bias"]
+    projected = F.linear(value, projection, None if bias is None else bias[-projection.shape[0] :])
+    flat = projected.ndim == 2
+    if flat:
+        projected = projected[:, None]
+    length, batch = projected.shape[:2]
+    heads = given["num_heads"]
+    split = projected.reshape(length, batch, heads, -1).permute(1, 2, 0, 3)
+    mixed = (weights.to(split.dtype) @ split).permute(2, 0, 1, 3).reshape(weights.shape[-2], batch, width)
+    out = F.linear(mixed, given["out_proj_weight"], given["out_proj_bias"])
+    return out[:, 0] if flat else out

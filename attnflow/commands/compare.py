@@ -1,0 +1,85 @@
+"""``attnflow compare``: a comparison from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attnflow.commands.console import check_out, listed, numbers_of, position_of
+
+_SUFFIXES = {".md": "to_markdown", ".tex": "to_latex"}
+
+
+def compare_command(
+    model: Annotated[str, typer.Argument(help="A hub name or a folder with a saved model.")],
+    data: Annotated[
+        str, typer.Argument(help="A file (.csv, .tsv, .json, .jsonl, .parquet, .txt) or a dataset's name.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the records.")],
+    text_column: Annotated[str | None, typer.Option(help="The text's column. [default: text or sentence]")] = None,
+    target_column: Annotated[
+        str | None, typer.Option(help="The column with the class or token to explain. [default: what is predicted]")
+    ] = None,
+    methods: Annotated[str, typer.Option(help="Of raw, rollout, flow; separated by commas.")] = "raw,rollout,flow",
+    references: Annotated[
+        str, typer.Option(help="Of gradient, input_x_gradient, integrated_gradients, blankout, …; by commas.")
+    ] = "gradient,blankout",
+    correlation: Annotated[str, typer.Option(help="Of spearman, kendall, pearson, …; by commas.")] = "spearman",
+    layers: Annotated[str | None, typer.Option(help="Layers by true number, by commas. [default: all]")] = None,
+    position: Annotated[str | None, typer.Option(help="Output position: a number, cls, last or mask.")] = None,
+    special_tokens: Annotated[
+        bool | None, typer.Option("--special/--no-special", help="Count [CLS] and its like. [default: both ways]")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="token or word.")] = "token",
+    split: Annotated[str | None, typer.Option(help="The split, where DATA is the name of a dataset.")] = None,
+    streaming: Annotated[bool, typer.Option("--streaming", help="Read the data while going.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many examples.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Cut longer texts to so many tokens.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Variants of an example in one forward pass.")] = 32,
+    skip_errors: Annotated[bool, typer.Option("--skip-errors", help="Leave out what cannot be scored.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    engine: Annotated[str, typer.Option(help="local, or ray for many machines.")] = "local",
+    workers: Annotated[int | None, typer.Option(help="How many, with ray.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Also write the table here: .md or .tex.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the layer curves here: .png, .pdf or .svg.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the table and plot.")] = False,
+    progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Show a progress bar.")] = True,
+) -> None:
+    """Correlate attention with gradients and blank-out, layer by layer, over a data set."""
+    _check_files(table, plot, overwrite)
+    from attnflow.comparing.compare import compare
+
+    result = compare(
+        model, None, data, methods=listed(methods), references=listed(references), correlation=listed(correlation),
+        layers=numbers_of("--layers", layers), position=position_of(position), special_tokens=special_tokens, unit=unit,
+        text_column=text_column, target_column=target_column, split=split, streaming=streaming, limit=limit,
+        max_length=max_length, batch_size=batch_size, on_error="skip" if skip_errors else "raise", out=out,
+        resume=resume, show_progress=progress, engine=engine, workers=workers,
+    )  # fmt: skip
+    typer.echo(result.to_markdown())
+    typer.echo(f"{result}; records: {out.resolve()}", err=True)
+    for number, reason in list(result.failed.items())[:5]:
+        typer.echo(f"example {number} left out: {reason}", err=True)
+    _write(result, table, plot, overwrite)
+
+
+def _check_files(table: Path | None, plot: Path | None, overwrite: bool) -> None:
+    """Refuse what cannot be written before a model is loaded."""
+    check_out("--table", table, tuple(_SUFFIXES), overwrite)
+    check_out("--plot", plot, (".png", ".pdf", ".svg"), overwrite)
+
+
+def _write(result: Any, table: Path | None, plot: Path | None, overwrite: bool) -> None:
+    import io
+
+    from attnflow.files import write_bytes
+
+    if table is not None:
+        text = getattr(result, _SUFFIXES[table.suffix])()
+        write_bytes(table, f"{text}\n".encode(), overwrite)
+    if plot is not None:
+        buffer = io.BytesIO()
+        result.plot().figure.savefig(buffer, format=plot.suffix[1:])
+        write_bytes(plot, buffer.getvalue(), overwrite)

@@ -1,0 +1,201 @@
+"""The command line of the probes: ``attnflow probe verb-number | pronouns``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from attnflow.commands.console import check_out, progress, show
+from attnflow.errors import AttnFlowError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from attnflow.probes.winobias import PronounExample
+
+app = typer.Typer(no_args_is_help=True, help="The tasks of Abnar & Zuidema (2020): verb number and pronoun resolution.")
+INSIDE = "inside"
+
+Model = Annotated[
+    str, typer.Argument(help="A hub name, a folder, a .gguf file, or 'inside' for the model of the package.")
+]
+Limit = Annotated[int, typer.Option(help="At most so many examples.", min=1)]
+Methods = Annotated[list[str] | None, typer.Option("--method", "-m", help="One method; may be given several times.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the layer table to a .csv or .json file.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
+
+
+@app.command("verb-number")
+def verb_number(
+    model: Model = INSIDE,
+    data: Annotated[
+        str | None,
+        typer.Option(help="A .text/.gold, .tsv, .tsv.gz or .jsonl file, or a name of datasets. [default: grammar]"),
+    ] = None,
+    limit: Limit = 200,
+    layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Also compare attention with gradients.")] = True,
+    methods: Methods = None,
+    seed: Annotated[int, typer.Option(help="Of the package's own grammar.")] = 0,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Does the model know the verb's number, and do its attention, gradients and blank-out agree on why?"""
+    from attnflow.probes import data as files
+    from attnflow.probes import grammar
+    from attnflow.probes import verb_number as probe
+    from attnflow.probes.scoring import ATTENTION, check_methods
+
+    chosen = [m for m in check_methods(methods or ATTENTION) if m in ATTENTION]
+    if not chosen:
+        raise AttnFlowError(f"--method {' '.join(methods or [])}, but the table's rows are {', '.join(ATTENTION)}.")
+    check_out("--out", out, (".csv", ".json"), overwrite)
+    examples = grammar.sentences(limit, seed) if data is None else files.read(data, limit)
+    loaded, tokenizer = _load(model)
+    with progress("Asking the model") as step:
+        choices = probe.choose(loaded, tokenizer, examples, progress=step)
+    rows = []
+    for rate, base in zip(probe.accuracy(choices), probe.majority(choices), strict=True):
+        low, high = rate.interval
+        rows.append([rate.name, rate.count, f"{rate.share:.3f}", f"{low:.3f}–{high:.3f}", f"{base.share:.3f}"])
+    show(["attractors", "n", "accuracy", "95 %", "majority"], rows, f"Verb number, {_name(model)}")
+    if len(choices) < len(examples):
+        typer.echo(f"{len(examples) - len(choices)} of {len(examples)} examples cannot be asked of this model.")
+    if not layers:
+        return
+    with progress("Comparing") as step:
+        found = probe.layers(loaded, tokenizer, examples, chosen, progress=step).to_frame()
+    _show_layers(found)
+    _write(found, out, overwrite)
+
+
+@app.command()
+def pronouns(
+    model: Annotated[str, typer.Argument(help="A masked or causal language model: hub name, folder or .gguf file.")],
+    text: Annotated[str | None, typer.Option(help="A sentence with [MASK] (or a pronoun and --pronoun).")] = None,
+    referents: Annotated[str | None, typer.Option(help="The two candidates in it: author,Sara")] = None,
+    forms: Annotated[str, typer.Option(help="The forms that stand for them: his,her")] = "his,her",
+    pronoun: Annotated[str, typer.Option(help="The pronoun in the text.")] = "[MASK]",
+    data: Annotated[
+        str | None, typer.Option(help="A file or folder of WinoBias. [default: the paper's sentences]")
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="form: which form fits; referent: which name follows.")] = None,
+    limit: Limit = 100,
+    methods: Methods = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Which referent does the model choose, and to which of them does its attention point?"""
+    from attnflow.probes import pronouns as probe
+    from attnflow.probes.scoring import METHODS
+
+    check_out("--out", out, (".csv", ".json"), overwrite)
+    examples = _examples(text, referents, forms, pronoun, data, limit)
+    loaded, tokenizer = _load(model)
+    with progress("Asking the model") as step:
+        results = probe.probe_all(loaded, tokenizer, examples, methods or METHODS, mode, progress=step)
+    if len(results) <= 4:
+        for result in results:
+            _show_result(result)
+    else:
+        rates = [
+            [r.name, r.count, f"{r.share:.3f}", f"{r.interval[0]:.3f}–{r.interval[1]:.3f}"]
+            for r in probe.choices(results)
+        ]
+        show(["group", "n", "right", "95 %"], rows=rates, title=f"The model's choice, {_name(model)}")
+    found = probe.table(results)
+    if len(results) > 1:
+        _show_shares(found)
+    _write(found if len(results) > 1 else results[0].to_frame(), out, overwrite)
+
+
+def _examples(
+    text: str | None, referents: str | None, forms: str, pronoun: str, data: str | None, limit: int
+) -> list[PronounExample]:
+    from attnflow.probes.winobias import PAPER, PronounExample, read_winobias
+
+    if text is None:
+        return read_winobias(data, limit) if data is not None else list(PAPER)[:limit]
+    if data is not None:
+        raise AttnFlowError("--text asks about one sentence and --data about a data set: leave one of them out.")
+    names, pair = _pair(referents or "", "--referents author,Sara"), _pair(forms, "--forms his,her")
+    return [PronounExample.of(text, names, pair, pronoun)]
+
+
+def _pair(value: str, usage: str) -> tuple[str, str]:
+    parts = [p.strip() for p in value.split(",") if p.strip()]
+    if len(parts) != 2:
+        raise AttnFlowError(f"{value!r} names {len(parts)}, and two are compared:  {usage}")
+    return parts[0], parts[1]
+
+
+def _load(name: str) -> tuple[Any, Any]:
+    with Console(stderr=True).status(f"Loading {escape(name)}"):
+        if name == INSIDE:
+            from attnflow.probes import verb_number
+
+            return verb_number.load()
+        from attnflow.models.loading import load
+
+        return load(name)
+
+
+def _name(model: str) -> str:
+    return "the model inside the package" if model == INSIDE else model
+
+
+def _show_layers(frame: pd.DataFrame) -> None:
+    for reference, part in frame.groupby("reference", sort=False):
+        numbers = list(dict.fromkeys(part["layer"]))
+        rows = []
+        for method, own in part.groupby("method", sort=False):
+            cells = [f"{m:.2f} ± {s:.2f}" for m, s in zip(own["mean"], own["std"], strict=True)]
+            rows.append([method, *cells])
+        count = int(part["n"].max())
+        show(["method", *(f"L{n}" for n in numbers)], rows, f"Rank correlation with {reference}, {count} examples")
+
+
+def _show_shares(frame: pd.DataFrame) -> None:
+    rows = []
+    for method, own in frame.groupby("method", sort=False):
+        best = own.iloc[int(own["share"].to_numpy().argmax())]
+        last = own.iloc[-1]
+        span = f"{last['low']:.2f}–{last['high']:.2f}"
+        rows.append(
+            [
+                method,
+                f"{last['share']:.2f}",
+                span,
+                f"{last['ties']:.2f}",
+                f"{best['share']:.2f} (layer {best['layer']})",
+            ]
+        )
+    title = f"Points to the chosen referent, {int(frame['n'].max())} examples"
+    show(["method", "last layer", "95 %", "ties", "best layer"], rows, title)
+
+
+def _show_result(result: Any) -> None:
+    a, b = result.example.names
+    rows = []
+    for method, part in result.to_frame().groupby("method", sort=False):
+        last = part.iloc[-1]
+        agree = {1.0: "yes", 0.0: "no"}.get(float(last["agrees"]), "tie")
+        share = f"{part['agrees'].mean():.2f}" if len(part) > 1 else ""
+        rows.append([method, f"{last[a]:.4f}", f"{last[b]:.4f}", agree, share])
+    chosen = result.example.names[result.choice]
+    odds = "  ".join(f"log p = {value:.2f}" for value in result.odds)
+    title = f"{result.example.text}\n{a} or {b}: the model chooses {chosen} ({odds})"
+    show(["last layer", a, b, "agrees", "of all layers"], rows, title)
+
+
+def _write(frame: pd.DataFrame, out: Path | None, overwrite: bool) -> None:
+    from attnflow.files import write_bytes
+
+    if out is None:
+        return
+    text = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_json(orient="records", indent=1)
+    write_bytes(out, text.encode(), overwrite)
+    typer.echo(f"Written: {out.resolve()}")

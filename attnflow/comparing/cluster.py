@@ -1,0 +1,137 @@
+"""A comparison on many machines, by Ray Data: an actor for each worker loads the model once.
+
+Workers send back whole examples and the one process that started the run writes them, so that nothing need be
+shared but the cluster. A worker that dies is started again and its examples are done again: only finished ones
+ever arrive, so none is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from attnflow import errors
+from attnflow.comparing.plan import Plan
+from attnflow.comparing.records import Records, to_table
+from attnflow.errors import InputError
+from attnflow.inputs.datasets import Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Rows that are handed to the cluster at a time, and examples that a worker takes at a time.
+SLICE, TASK = 50_000, 16
+
+
+def run(
+    model: Any,
+    tokenizer: Any,
+    plan: Plan,
+    rows: Iterator[Row],
+    records: Records,
+    advance: Callable[[int], None],
+    workers: int | None = None,
+) -> None:
+    """Make the records of ``rows`` on the cluster and keep them in ``records`` as they arrive.
+
+    A cluster that is connected already is used, else the one that ``RAY_ADDRESS`` names, else a local one.
+    """
+    ray = _ray()
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False)
+    processors = int(ray.cluster_resources().get("CPU", 1))
+    count = workers or max(1, processors // 2)
+    if count >= processors:
+        raise InputError(
+            f"{count} workers need one processor each, and Ray Data one more to read: the cluster has {processors}. "
+            f"Use workers={max(1, processors - 1)}, or start it with more:  ray start --head --num-cpus {count + 2}"
+        )
+    held = model if isinstance(model, str) else ray.put(model)
+    with _quiet():
+        while part := list(islice(rows, SLICE)):
+            for table in _tables(ray, part, {"model": held, "tokenizer": tokenizer, "plan": plan}, count):
+                records.add(table)
+                advance(len(set(table.column("example").to_pylist())))
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise InputError("engine='ray' needs Ray, which is not installed:  pip install 'attnflow[ray]'") from None
+    return ray
+
+
+def _tables(ray: Any, rows: list[Row], given: dict[str, Any], workers: int) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    items = [{"row": pickle.dumps(row)} for row in rows]
+    data = ray.data.from_items(items, override_num_blocks=math.ceil(len(items) / TASK))
+    # Ray Data's actors restart, and their tasks are tried again, without limit unless told otherwise.
+    made = data.map_batches(
+        Actor,
+        fn_constructor_kwargs=given,
+        batch_size=TASK,
+        compute=ray.data.ActorPoolStrategy(size=workers),
+        num_cpus=1,
+    )
+    for found in made.iter_rows():
+        if found["table"]:
+            yield pa.ipc.open_stream(found["table"]).read_all()
+        if found["error"]:
+            kind, _, message = found["error"].partition(" ")
+            raise getattr(errors, kind)(message)
+
+
+class Actor:
+    """What runs on a worker: it holds the model and turns rows into records."""
+
+    def __init__(self, model: Any, tokenizer: Any, plan: Plan) -> None:
+        import ray
+
+        from attnflow.comparing.scorer import Worker
+
+        self.worker = Worker(model if isinstance(model, str) else ray.get(model), tokenizer, plan)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        """Rows in, one table of whole examples out, as bytes: so its metadata survive.
+
+        An error of the user's making is sent as text beside what was made before it: as an exception it
+        would arrive wrapped beyond recognition.
+        """
+        made: list[dict[str, Any]] = []
+        failure = ""
+        try:
+            for row in batch["row"]:
+                made += self.worker.records(pickle.loads(row))
+        except errors.AttnFlowError as error:
+            failure = f"{type(error).__name__} {error}"
+        return {"table": [_to_bytes(to_table(made, self.worker.take_costs())) if made else b""], "error": [failure]}
+
+
+def _to_bytes(table: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray's own progress bars off: the run has one."""
+    from ray.data import DataContext
+
+    context = DataContext.get_current()
+    before = context.enable_progress_bars
+    context.enable_progress_bars = False
+    try:
+        yield
+    finally:
+        context.enable_progress_bars = before

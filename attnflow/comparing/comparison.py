@@ -1,0 +1,262 @@
+"""The result of a comparison: a table of correlations, layer by layer, with how sure they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow import files
+from attnflow.errors import FileError, SelectionError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    from matplotlib.axes import Axes
+
+KEYS = ("method", "reference", "correlation", "special", "layer")
+_HEAD = b"attnflow"
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Correlations of methods with references, over a data set.
+
+    Attributes:
+        table: one record for each example, method, reference, correlation, layer, with and without special tokens
+            (an Arrow table; :attr:`records` gives a pandas frame).
+        settings: everything that was chosen.
+        costs: seconds by part: "capture", each method, each reference, "correlate".
+        bootstrap: how many resamples of the examples the confidence intervals are from.
+        seed: of these resamples.
+
+    >>> import pyarrow as pa
+    >>> rows = [{"example": i, "method": "raw", "reference": "gradient", "correlation": "spearman", "special": False,
+    ...          "layer": 0, "value": v, "ties": 0.0} for i, v in enumerate([0.2, 0.4, float("nan")])]
+    >>> c = Comparison(pa.Table.from_pylist(rows))
+    >>> c.to_frame()[["mean", "n", "nan"]].round(2).values.tolist()
+    [[0.3, 2.0, 1.0]]
+    """
+
+    table: pa.Table
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
+    bootstrap: int = 1000
+    seed: int = 0
+
+    @property
+    def records(self) -> pd.DataFrame:
+        """One row for each example, method, reference, correlation and layer; failed examples left out."""
+        frame: pd.DataFrame = self.table.to_pandas()
+        return frame[frame["method"].notna()].reset_index(drop=True)
+
+    @property
+    def examples(self) -> int:
+        """How many examples have records."""
+        return len(set(self.records["example"]))
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """Examples that could not be scored, with the reason."""
+        if "error" not in self.table.column_names:
+            return {}
+        frame = self.table.to_pandas()
+        bad = frame[frame["error"].notna()]
+        return {int(e): str(r) for e, r in zip(bad["example"], bad["error"], strict=True)}
+
+    def __repr__(self) -> str:
+        frame = self.records
+        parts = [f"{frame[k].nunique()} {k}s" for k in ("method", "reference", "layer")]
+        bad = f", {len(self.failed)} failed" if self.failed else ""
+        return f"Comparison({self.examples} examples{bad} × {' × '.join(parts)})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each method, reference, correlation, special and layer.
+
+        ``mean`` and ``std`` are over examples; ``low`` and ``high`` the 95 % bootstrap interval of the mean; ``n`` the
+        examples that it is from; ``nan`` those left out because a scoring was constant; ``ties`` the mean share of
+        pairs that the method does not tell apart.
+        """
+        import pandas as pd
+
+        rows = []
+        for keys, group in self.records.groupby(list(KEYS), sort=False):
+            values = group["value"].to_numpy(np.float64)
+            kept = values[~np.isnan(values)]
+            low, high = interval(kept, self.bootstrap, self.seed)
+            found = {
+                "mean": kept.mean() if len(kept) else np.nan,
+                "std": kept.std(ddof=1) if len(kept) > 1 else np.nan,
+                "low": low,
+                "high": high,
+                "n": len(kept),
+                "nan": len(values) - len(kept),
+                "ties": float(group["ties"].mean()),
+            }
+            rows.append({**dict(zip(KEYS, keys, strict=True)), **found})
+        return pd.DataFrame(rows, columns=[*KEYS, "mean", "std", "low", "high", "n", "nan", "ties"])
+
+    def _chosen(self, correlation: str | None, special: bool | None) -> pd.DataFrame:
+        """The part of the summary that one table or plot shows."""
+        frame = self.to_frame()
+        for name, value in (("correlation", correlation), ("special", special)):
+            have = list(frame[name].unique())
+            # Without special tokens by default: they take most of the attention and would decide the ranking.
+            wanted = (sorted(have)[0] if name == "special" else have[0]) if value is None else value
+            if wanted not in have:
+                raise SelectionError(f"{name}={value!r} was not computed. There is: {', '.join(map(str, have))}.")
+            frame = frame[frame[name] == wanted]
+        return frame
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        reference: str | None = None,
+        correlation: str | None = None,
+        special: bool | None = None,
+    ) -> Axes:
+        """Layer curves, one for each method, with the bootstrap interval as a band.
+
+        ``reference`` chooses one (the first by default); draw the others on axes of their own.
+        """
+        frame = self._chosen(correlation, special)
+        have = list(frame["reference"].unique())
+        wanted = have[0] if reference is None else reference
+        if wanted not in have:
+            raise SelectionError(f"reference={reference!r} was not computed. There is: {', '.join(have)}.")
+        frame = frame[frame["reference"] == wanted]
+        axes = _new_axes() if ax is None else ax
+        for method, curve in frame.groupby("method", sort=False):
+            line = curve.sort_values("layer")
+            (drawn,) = axes.plot(line["layer"], line["mean"], marker="o", label=str(method))
+            axes.fill_between(line["layer"], line["low"], line["high"], alpha=0.2, color=drawn.get_color())
+        axes.axhline(0, color="grey", linewidth=0.5)
+        axes.set(xlabel="layer", ylabel=f"{frame['correlation'].iloc[0]} with {wanted}")
+        axes.set_xticks(sorted(frame["layer"].unique()))
+        axes.legend()
+        return axes
+
+    def _cells(self, correlation: str | None, special: bool | None, sign: str) -> tuple[list[str], list[list[str]]]:
+        frame = self._chosen(correlation, special)
+        layers = sorted(frame["layer"].unique())
+        lines = []
+        for (reference, method), group in frame.groupby(["reference", "method"], sort=False):
+            by_layer = group.set_index("layer")
+            cells = [_cell(by_layer, layer, sign) for layer in layers]
+            counts = [f"{int(group['n'].max())}", f"{int(group['nan'].max())}", f"{group['ties'].mean():.2f}"]
+            lines.append([str(reference), str(method), *cells, *counts])
+        return ["reference", "method", *(f"layer {i}" for i in layers), "n", "NaN", "ties"], lines
+
+    def to_markdown(self, correlation: str | None = None, special: bool | None = None) -> str:
+        """Mean ± standard deviation for each layer; n, NaN (the most over layers) and ties (mean over layers)."""
+        head, lines = self._cells(correlation, special, "±")
+        return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
+
+    def to_latex(self, correlation: str | None = None, special: bool | None = None) -> str:
+        """The same as a booktabs table."""
+        head, lines = self._cells(correlation, special, "±")
+        body = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
+        layers = len(head) - 5
+        return "\n".join(
+            [
+                rf"\begin{{tabular}}{{ll{'c' * layers}rrr}}",
+                r"\toprule",
+                " & ".join(map(_latex, head)) + r" \\",
+                r"\midrule",
+                *body,
+                r"\bottomrule",
+                r"\end{tabular}",
+            ]
+        )
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write records, settings and costs to one Parquet file."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        head = {"settings": dict(self.settings), "costs": dict(self.costs), "bootstrap": self.bootstrap,
+                "seed": self.seed}  # fmt: skip
+        marked = self.table.replace_schema_metadata({_HEAD: json.dumps(head).encode()})
+        sink = pa.BufferOutputStream()
+        pq.write_table(marked, sink)
+        files.write_bytes(Path(path), sink.getvalue().to_pybytes(), overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Comparison:
+        """Read what :meth:`save` wrote, or the folder of a run (also of one that is not finished)."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from attnflow.comparing.records import Records, read_parts, read_settings
+
+        source = Path(path)
+        if source.is_dir():
+            records = Records(None)
+            settings = read_settings(source)
+            for table in read_parts(source):
+                records.add(table)
+            return cls(records.table(), settings, records.costs())
+        if not source.is_file():
+            raise FileError(f"{source} is neither a file nor a folder: nothing to load.")
+        try:
+            table = pq.read_table(source)
+        except (pa.ArrowException, OSError) as error:
+            raise FileError(f"{source} is not a whole Parquet file ({str(error).splitlines()[0]}).") from None
+        head = (table.schema.metadata or {}).get(_HEAD)
+        if head is None:
+            raise FileError(f"{source} is a Parquet file, but Comparison.save did not write it.")
+        kept = json.loads(head)
+        plain = table.replace_schema_metadata(None)
+        return cls(plain, kept["settings"], kept["costs"], kept["bootstrap"], kept["seed"])
+
+
+def interval(
+    values: npt.NDArray[np.float64], resamples: int = 1000, seed: int = 0, level: float = 0.95
+) -> tuple[float, float]:
+    """The bootstrap interval of the mean: quantiles of the means of samples drawn with replacement.
+
+    >>> low, high = interval(np.array([0.0, 1.0] * 50))
+    >>> bool(0.35 < low < 0.45 and 0.55 < high < 0.65)
+    True
+    """
+    if len(values) < 2 or resamples < 1:
+        return float("nan"), float("nan")
+    rng = np.random.default_rng(seed)
+    # How often each example is drawn; a part at a time, so that large data need little memory.
+    part = max(1, 2_000_000 // len(values))
+    means: list[npt.NDArray[np.float64]] = []
+    for start in range(0, resamples, part):
+        drawn = rng.integers(0, len(values), (min(part, resamples - start), len(values)))
+        means.append(values[drawn].mean(1))
+    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _cell(by_layer: Any, layer: int, sign: str) -> str:
+    if layer not in by_layer.index:
+        return ""
+    row = by_layer.loc[layer]
+    return f"{row['mean']:.2f} {sign} {row['std']:.2f}"
+
+
+_SPECIAL_SIGNS = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}"}
+
+
+def _latex(text: str) -> str:
+    plain = "".join(_SPECIAL_SIGNS.get(c, c) for c in text)
+    plain = plain.replace(" ± ", r" $\pm$ ")
+    return f"${plain.split(' ')[0]}$ {' '.join(plain.split(' ')[1:])}" if plain.startswith("-") else plain
+
+
+def _new_axes() -> Axes:
+    """Axes of a figure of their own, so that pyplot's state is left alone."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(5, 3.5), layout="constrained").subplots()

@@ -1,0 +1,176 @@
+"""What a picture is made of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow import files
+from attnflow.errors import SelectionError
+from attnflow.relevance import Relevance
+from attnflow.scoring.network import F64, Network
+from attnflow.select import pick_layer, pick_position
+from attnflow.tokens import Grouping
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Level:
+    """What lies between two levels of nodes: one attention layer of one tower."""
+
+    tower: str
+    layer: int
+
+
+@dataclass(frozen=True, eq=False)
+class PairFlow:
+    """One maximum flow, from a target to one input, pruned to its strongest edges.
+
+    Attributes:
+        value: the flow, which is also the capacity of each cut.
+        edges: ``[m, 3]`` rows (h, i, k): from node *i* at height *h* + 1 to node *k* at height *h*; strongest first.
+        flow: ``[m]`` what they carry.
+        count: how many edges carry flow, with those left out.
+        share: the share that the kept edges have of the sum over all edges.
+        cuts: for "source" and "sink" the edges (h, i, k) of the minimum cut nearest to it.
+        bound: what the value is equal to: "output" (all that leaves the target), "input" (all that enters the
+            input at the first layer), or "between".
+    """
+
+    value: float
+    edges: Ints
+    flow: F64
+    count: int
+    share: float
+    cuts: Mapping[str, tuple[tuple[int, int, int], ...]]
+    bound: str
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """An output position (``row`` among the outputs) at a layer (``layer`` is its true number).
+
+    ``scores[method]`` is one number an input, ``words[method]`` one an input word; ``special[method]`` the share that
+    special tokens have of it. Methods without a score for this target are left out.
+    """
+
+    layer: int
+    row: int
+    scores: Mapping[str, F64]
+    words: Mapping[str, F64]
+    special: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Rank correlation of one method with one reference, layer by layer."""
+
+    method: str
+    reference: str
+    kind: str
+    layers: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """The network of one run, targets with their scores, and the flows of chosen pairs.
+
+    Attributes:
+        net: the network.
+        capacities: ``[steps, n, n]``: rows are the upper nodes, columns the lower ones.
+        residual: ``[steps, n]`` the part of the capacity from node *i* to itself that is residual connection.
+        levels: which layer each step is.
+        targets: what can be selected; the first is the one asked for.
+        pairs: flows by (index of the target, input).
+        methods: name and a line of settings for each row of bars.
+        words: which inputs make up which word.
+        curves: correlations with other methods.
+        notes: what a reader must know besides.
+        model: name of the model.
+        image: the picture that was the input, ``[height, width, 3]`` bytes, where it was one.
+        grid: rows and columns of its patches.
+        patches: the input position of each patch, in reading order.
+        heads: how the heads were brought down to one matrix: "mean", "max", "min", "head 3".
+        fusions: pictures of the same attention with its heads brought down in other ways.
+        head_count: how many heads the attention had; 0 where they were one matrix already.
+    """
+
+    net: Network
+    capacities: F64
+    residual: F64
+    levels: tuple[Level, ...]
+    targets: tuple[Target, ...]
+    pairs: Mapping[tuple[int, int], PairFlow]
+    methods: Mapping[str, str]
+    words: Grouping
+    curves: tuple[Curve, ...] = ()
+    notes: tuple[str, ...] = ()
+    model: str = ""
+    image: npt.NDArray[np.uint8] | None = None
+    grid: tuple[int, int] = (0, 0)
+    patches: tuple[int, ...] = ()
+    heads: str = "mean"
+    fusions: tuple[Picture, ...] = ()
+    head_count: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """True if every output at every layer is a target with the flows to all inputs."""
+        everything = len(self.net.layers) * len(self.net.rows)
+        return len(self.targets) == everything and len(self.pairs) == everything * self.net.size
+
+    def plot(
+        self,
+        layer: int = -1,
+        position: int | str | None = None,
+        source: int | str | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """One flow as a graph for a paper; see :func:`attnflow.views.graphs.plot_flow`."""
+        from attnflow.views.graphs import plot_flow
+
+        return plot_flow(self, layer, position, source, ax)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None, overwrite: bool = False) -> str:
+        """The self-contained page; also written to ``path`` where one is given."""
+        from attnflow.views.html import flow_page
+
+        text = flow_page(self)
+        if path is not None:
+            files.write_bytes(Path(path), text.encode(), overwrite)
+        return text
+
+    def _repr_html_(self) -> str:
+        from attnflow.views.html import flow_page, frame
+
+        return frame(flow_page(self), 900)
+
+    def find(self, layer: int = -1, position: int | str | None = None) -> int:
+        """The index of a target; ``position=None`` takes that of the first target."""
+        number = self.net.layers[pick_layer(layer, self.net.layers)]
+        row = self.targets[0].row if position is None else pick_position(position, self.net.queries)
+        for t, target in enumerate(self.targets):
+            if (target.layer, target.row) == (number, row):
+                return t
+        raise SelectionError(
+            f"Layer {number}, position {row} is not one of the {len(self.targets)} targets of this picture. "
+            f"Ask for it:  picture(attention, layer={number}, position={row})"
+        )
+
+
+def settings_line(r: Relevance) -> str:
+    """The choices behind a result in one line."""
+    hidden = ("notes", "report", "position", "position_token", "certificate", "upper")
+    chosen = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.settings.items() if k not in hidden}
+    return ", ".join(f"{k}={v}" for k, v in chosen.items() if np.ndim(v) == 0)

@@ -1,0 +1,138 @@
+"""What an encoder-decoder model's decoder is given, where the user gave only the encoder's text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from attnflow.errors import InputError
+from attnflow.inputs.naming import plain_tokenizer
+
+MIRRORED = "the input again, as the model itself gives it to its decoder"
+# Their heads read the decoder's states at the places of the input: no other decoder input would do.
+_READERS = ("ForSequenceClassification", "ForQuestionAnswering")
+
+
+def decoder_ids(
+    model: Any,
+    tokenizer: Any,
+    batch: Mapping[str, Any],
+    settings: dict[str, Any],
+    text_target: str | Sequence[str] | None,
+    max_new_tokens: int,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """(ids, mask), both ``[texts, length]``; ``settings["decoder"]`` says where they come from."""
+    given = batch.get("decoder_input_ids")
+    if given is not None:
+        settings["decoder"] = "given"
+        return given, batch.get("decoder_attention_mask")
+    if batch.get("decoder_inputs_embeds") is not None:
+        settings["decoder"] = "given"
+        return None, None
+    lead = next(v for v in batch.values() if isinstance(v, torch.Tensor))
+    start = start_token(model)
+    if text_target is not None:
+        settings["decoder"] = "text_target"
+        return _target(tokenizer, text_target, start, lead)
+    if getattr(model, "can_generate", lambda: False)():
+        made = _greedy(model, batch, max_new_tokens)
+        if made is not None:
+            settings |= {"decoder": "the model's own greedy output", "max_new_tokens": max_new_tokens}
+            return _until_end(model, made)
+    mirrored = _mirrored(model, batch)
+    if mirrored is not None:
+        settings["decoder"] = MIRRORED
+        return mirrored, batch.get("attention_mask")
+    settings["decoder"] = "start token"
+    return torch.full((lead.shape[0], 1), start, dtype=torch.long, device=lead.device), None
+
+
+def _mirrored(model: Any, batch: Mapping[str, Any]) -> torch.Tensor | None:
+    """What a classifier such as BART's makes of the input for its decoder; None for models that make nothing of it."""
+    if not type(model).__name__.endswith(_READERS):
+        return None
+    seen: list[Any] = []
+    hook = model.get_decoder().register_forward_pre_hook(
+        lambda _, given, named: seen.append(named.get("input_ids", given[0] if given else None)), with_kwargs=True
+    )
+    try:
+        with _still(model):
+            model(**batch)
+    finally:
+        hook.remove()
+    ids = seen[0] if seen else None
+    return ids.clone() if isinstance(ids, torch.Tensor) else None
+
+
+def start_token(model: Any) -> int:
+    """The id with which the decoder starts."""
+    for holder in (getattr(model, "generation_config", None), model.config, *_nested(model.config)):
+        for name in ("decoder_start_token_id", "bos_token_id"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int):
+                return value
+    return 0
+
+
+def _nested(config: Any) -> list[Any]:
+    return [c for c in (getattr(config, "decoder", None), getattr(config, "text_config", None)) if c is not None]
+
+
+def _target(
+    tokenizer: Any, text_target: str | Sequence[str], start: int, lead: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    plain = plain_tokenizer(tokenizer)
+    if plain is None:
+        raise InputError("text_target needs a tokenizer, and tokenizer is None: pass the model's own.")
+    texts = [text_target] if isinstance(text_target, str) else list(text_target)
+    if len(texts) != lead.shape[0]:
+        raise InputError(f"{len(texts)} text_target for {lead.shape[0]} texts: give one for each.")
+    # The last id is what the decoder is to predict, so it is not fed to it.
+    rows = [[start, *plain(text_target=t)["input_ids"][:-1]] for t in texts]
+    width = max(map(len, rows))
+    pad = plain.pad_token_id if plain.pad_token_id is not None else 0
+    ids = torch.tensor([r + [pad] * (width - len(r)) for r in rows], device=lead.device)
+    mask = torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in rows], device=lead.device)
+    return ids, mask
+
+
+def _greedy(model: Any, batch: Mapping[str, Any], max_new_tokens: int) -> torch.Tensor | None:
+    """The model's own output; None if it cannot be made from what was given."""
+    try:
+        with _still(model):
+            made = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=max_new_tokens)
+    except (ValueError, TypeError, RuntimeError, AttributeError, KeyError, IndexError, NotImplementedError):
+        return None
+    ids = made if isinstance(made, torch.Tensor) else getattr(made, "sequences", None)
+    return ids if isinstance(ids, torch.Tensor) and ids.ndim == 2 and not ids.is_floating_point() else None
+
+
+@contextmanager
+def _still(model: Any) -> Iterator[None]:
+    """Without gradients and dropout; afterwards every module trains that did before."""
+    training = [m for m in model.modules() if m.training]
+    try:
+        for module in training:
+            module.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _until_end(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cut each row before its end token: what follows is padding, and the end itself is predicted, not read."""
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    lengths = []
+    for row in ids.tolist():
+        stop = next((i for i, token in enumerate(row[1:], 1) if token in ends), len(row))
+        lengths.append(max(stop, 1))
+    width = max(lengths)
+    ids = ids[:, :width].contiguous()
+    mask = torch.tensor([[1] * n + [0] * (width - n) for n in lengths], device=ids.device)
+    return ids, mask

@@ -1,0 +1,274 @@
+"""One example, ready to be explained: what the model is given, the names of its positions, and its outputs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from attnflow.capturing import state
+from attnflow.errors import InputError, SelectionError, ShapeError
+from attnflow.inputs.decoder import MIRRORED
+from attnflow.inputs.embedding import run
+from attnflow.inputs.naming import plain_tokenizer
+from attnflow.inputs.target import Goal, Target, settle
+from attnflow.tokens import Tokens, join
+
+if TYPE_CHECKING:
+    from attnflow.inputs.encode import Inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One example of one model.
+
+    Attributes:
+        inputs: what the model is called with: tensors of batch 1, without padding.
+        tokens: names of the input positions; for an encoder-decoder model the encoder's, then the decoder's.
+        queries: names of the output positions: the decoder's where there is one.
+        patches: for images ``[height, width]``: the column of ``tokens`` to which each pixel belongs.
+        name: name or class of the model.
+        mirrored: the model makes its decoder's input from its encoder's, and reads it at the same places.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    inputs: dict[str, Any]
+    tokens: Tokens
+    queries: Tokens
+    patches: Tensor | None = None
+    name: str = ""
+    mirrored: bool = False
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def outputs(self) -> Any:
+        """The model's outputs for the inputs as they are, computed once."""
+        if "outputs" not in self.cache:
+            with torch.inference_mode(False), torch.no_grad():
+                self.cache["outputs"] = run(self.model, self.inputs)
+        return self.cache["outputs"]
+
+    def goal(self, target: Target, position: int | str | None, score: str | None) -> tuple[Goal, Any]:
+        """What is explained, and the outputs that it was settled from."""
+        goal = settle(self.model, self.tokenizer, self.outputs, self.queries, target, position, score)
+        return goal, self.outputs
+
+    def lean(self, goal: Goal) -> dict[str, Any]:
+        """The inputs, without logits that nothing reads: those of a whole batch are larger than all else."""
+        last = goal.position is not None and goal.position == len(self.queries) - 1
+        if goal.kind == "token" and last and "logits_to_keep" in inspect.signature(self.model.forward).parameters:
+            return {**self.inputs, "logits_to_keep": 1}
+        return self.inputs
+
+    def place(self, goal: Goal, position: int | str | None = None) -> int | str:
+        """The output position whose attention is read: the one that is explained, else [CLS], else the last."""
+        if goal.position is not None:
+            return goal.position
+        if position is not None:
+            return position
+        return "cls" if "cls" in self.queries.marks and not self.mirrored else "last"
+
+    def mirror(self, members: Sequence[int], blank: int | None) -> dict[str, Any] | None:
+        """The inputs of a mirrored example with some positions blanked (or, for None, deleted), in both its halves.
+
+        None where that cannot be done: in the decoder alone, or at the end token, where the head reads.
+        """
+        ids = self.inputs["input_ids"]
+        count = ids.shape[1]
+        end = getattr(getattr(self.model, "config", None), "eos_token_id", None)
+        if blank is not None and blank == end:
+            raise SelectionError(
+                f"blank={blank} is the end token, where {type(self.model).__name__} reads its answer:  blank='delete'"
+            )
+        if any(m >= count or int(ids[0, m]) == end for m in members):
+            return None
+        kept = {name: value for name, value in self.inputs.items() if not name.startswith("decoder")}
+        if blank is None:
+            keep = [i for i in range(count) if i not in members]
+            sized = {k: v for k, v in kept.items() if isinstance(v, Tensor) and v.shape[1:2] == (count,)}
+            return {**kept, **{name: value[:, keep] for name, value in sized.items()}}
+        changed = ids.clone()
+        changed[:, list(members)] = blank
+        return {**kept, "input_ids": changed}
+
+    @property
+    def pixels(self) -> tuple[Tensor, ...]:
+        """The image ``[1, channels, height, width]``."""
+        return (self.inputs["pixel_values"],)
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """How many ids the model knows."""
+        try:
+            return len(self.model.get_input_embeddings().weight)  # type: ignore[operator]
+        except (AttributeError, NotImplementedError, TypeError):
+            return int(getattr(getattr(self.model, "config", None), "vocab_size", 0))
+
+    @property
+    def reads_last(self) -> bool:
+        """True where the model predicts what comes after its last position."""
+        ask = getattr(self.model, "can_generate", None)
+        return bool(ask()) if callable(ask) else False
+
+    def token_id(self, name: str) -> int | None:
+        """The id of the tokenizer's "mask", "unk", "pad" or "eos" token, if it has one that the model knows."""
+        found = getattr(self.tokenizer, f"{name}_token_id", None)
+        return int(found) if found is not None and int(found) < self.vocabulary else None
+
+    def special_id(self, name: str, choices: Sequence[str], argument: str) -> int:
+        """The same, where there must be one; the error names what there is instead."""
+        if name not in choices:
+            raise SelectionError(
+                f"{argument}={name!r} is not known. Use one of: {', '.join(choices)}, or the id of a token."
+            )
+        found = self.token_id(name)
+        if found is None:
+            who = (
+                "no tokenizer is given"
+                if self.tokenizer is None
+                else f"{type(self.tokenizer).__name__} has no such token"
+            )
+            ways = [c for c in choices if c not in _NAMED or self.token_id(c) is not None]
+            raise SelectionError(
+                f"{argument}={name!r}, but {who}. Use {', '.join(map(repr, ways))} or the id of a token "
+                f"(0 to {self.vocabulary - 1}):  {argument}={ways[0]!r}"
+            )
+        return found
+
+    def token_name(self, token: str | int) -> str:
+        """How a blank is written."""
+        if isinstance(token, int) and self.tokenizer is not None:
+            return str(self.tokenizer.convert_ids_to_tokens(token))
+        return str(token)
+
+    def by_patch(self, pixels: Tensor, reduce: Callable[[Tensor], Tensor]) -> npt.NDArray[np.float64]:
+        """``[1, channels, height, width]`` → ``[positions]``: the pixels of a patch stand for its dimensions."""
+        assert self.patches is not None
+        out = np.full(len(self.tokens), np.nan)
+        for column in torch.unique(self.patches).tolist():
+            out[column] = float(reduce(pixels.detach()[0][:, self.patches == column].double().reshape(-1)))
+        return out
+
+
+_NAMED = ("mask", "unk", "pad", "eos")
+
+
+def examples(model: nn.Module, tokenizer: Any, text: Any, **options: Any) -> tuple[list[Example], bool]:
+    """(every example of ``text``, whether one was meant)."""
+    from attnflow.inputs.encode import encode
+
+    with torch.inference_mode(False):
+        inputs = encode(model, tokenizer, text, **options)
+        return [_example(model, tokenizer, inputs, i) for i in range(len(inputs))], inputs.single
+
+
+def one_example(model: nn.Module, tokenizer: Any, text: Any, max_length: int | None = None) -> Example:
+    """The example of one row of data: a text, ids, a dict of tensors or a picture.
+
+    Args:
+        max_length: cut a longer text to so many tokens.
+    """
+    if isinstance(text, str) and max_length is not None and tokenizer is not None:
+        text = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
+    if hasattr(text, "convert"):  # a PIL image
+        text = dict(tokenizer(images=text, return_tensors="pt"))
+    if isinstance(text, Mapping) and "pixel_values" in text:
+        found, single = examples(model, tokenizer, None, inputs=text)
+    else:
+        found, single = examples(model, tokenizer, text)
+    if not single:
+        raise ShapeError(f"A row of the data holds {len(found)} texts, and one is expected.")
+    return found[0]
+
+
+def _example(model: nn.Module, tokenizer: Any, inputs: Inputs, row: int) -> Example:
+    """Row ``row`` of a padded batch as an example of its own, without padding."""
+    own = {name: _alone(name, value, inputs, row) for name, value in inputs.batch.items()}
+    tokens, name = inputs.tokens[row], _name(model)
+    if inputs.text_key == "pixel_values":
+        patches = _patches(tokens, own["pixel_values"])
+        return Example(model, tokenizer, own, tokens, tokens, patches, name)
+    if "input_ids" not in own:
+        raise InputError(
+            f"Nothing to score in {', '.join(own)}: gradients and blank-out need input_ids (a text) or pixel_values "
+            "(an image)."
+        )
+    if inputs.decoder_tokens is None:
+        return Example(model, plain_tokenizer(tokenizer), own, tokens, tokens, None, name)
+    queries = inputs.decoder_tokens[row]
+    mirrored = inputs.settings.get("decoder") == MIRRORED
+    return Example(model, plain_tokenizer(tokenizer), own, join(tokens, queries), queries, None, name, mirrored)
+
+
+def _alone(name: str, value: Any, inputs: Inputs, row: int) -> Any:
+    if isinstance(value, Tensor) and value.is_inference():
+        value = value.clone()  # autograd refuses tensors that were made in inference mode
+    if not isinstance(value, Tensor) or value.shape[:1] != (len(inputs),):
+        return value
+    one = value[row : row + 1]
+    decoder = name.startswith("decoder")
+    kept = inputs.decoder_positions if decoder else inputs.positions
+    width = inputs.batch["decoder_input_ids"].shape[1] if decoder else inputs.length
+    if kept is None or one.ndim < 2 or one.shape[1] != width or len(kept[row]) == width:
+        return one
+    return one[:, list(kept[row])]
+
+
+def _patches(tokens: Tokens, pixels: Tensor) -> Tensor:
+    """``[height, width]``: the column of each pixel, from tokens named "patch row,column"."""
+    where = {text: column for column, text in enumerate(tokens) if text.startswith("patch ")}
+    if not where or pixels.ndim != 4:
+        raise InputError(
+            f"The model's config names no patch_size for pixel_values of shape {tuple(pixels.shape)}, so that its "
+            "pixels cannot be told apart by patch. Use an image model with patches (ViT, DeiT, …)."
+        )
+    rows, columns = (1 + max(int(t[6:].split(",")[i]) for t in where) for i in (0, 1))
+    grid = torch.tensor([[where[f"patch {r},{c}"] for c in range(columns)] for r in range(rows)])
+    high, wide = pixels.shape[-2] // rows, pixels.shape[-1] // columns
+    whole = grid.repeat_interleave(high, 0).repeat_interleave(wide, 1)
+    if whole.shape != pixels.shape[-2:]:
+        raise InputError(
+            f"An image of {tuple(pixels.shape[-2:])} pixels is not a whole number of {rows} × {columns} patches."
+        )
+    return whole
+
+
+def _name(model: Any) -> str:
+    return str(getattr(model, "name_or_path", "") or type(model).__name__)
+
+
+@contextmanager
+def ready(model: Any) -> Iterator[nn.Module]:
+    """The model itself, with dropout off and no compiled calls, which hooks do not reach; put back afterwards."""
+    module = state.unwrap(model)
+    with state.lock_of(module), state._evaluating(module), state._uncompiled(module):
+        yield module
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Gradients on, whatever the caller's context says."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def fixed_seed(seed: int) -> Iterator[None]:
+    """Chance that is the same every time, and the caller's own random numbers left as they were."""
+    state = np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(state)

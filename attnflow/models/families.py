@@ -1,0 +1,33 @@
+"""Which model types can be captured, and by which route: what was seen when every one of them was tried.
+
+The table is made by ``benchmarks/zoo.py``, which builds each model type of transformers small and captures it.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+UNKNOWN = "not tried"
+
+
+def families() -> dict[str, str]:
+    """Route by model type of the installed transformers, in alphabetical order.
+
+    >>> families()["bert"], families()["mpnet"], families()["mamba"]
+    ('interface', 'tap', 'no softmax attention')
+    """
+    from transformers import CONFIG_MAPPING
+
+    seen = _table()["types"]
+    return {name: seen.get(name, UNKNOWN) for name in sorted(CONFIG_MAPPING.keys())}
+
+
+def tried_with() -> str:
+    """The version of transformers with which the table was made."""
+    return str(_table()["transformers"])
+
+
+def _table() -> dict[str, dict[str, str]]:
+    table: dict[str, dict[str, str]] = json.loads(files("attnflow.models").joinpath("families.json").read_text("utf-8"))
+    return table

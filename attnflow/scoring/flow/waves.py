@@ -1,0 +1,333 @@
+# mypy: ignore-errors
+# numba reads these functions and infers their types; annotations would have no effect.
+"""Max-flow between one source and one sink of a layered network, in integers; compiled.
+
+The network has nodes ``(h, i)``, ``h = 0 .. S`` the height and ``i`` the token, and edges only from one height to
+the next below: edge ``(h, i) -> (h - 1, k)`` has capacity ``cap[h - 1, i, k]``. All arrays here are flat; the
+edge's place is ``((h - 1) * n + i) * n + k``. Sets of nodes and of edges are bitsets of 64-bit words, so that one AND
+looks at 64 edges. ``w`` is a :class:`attnflow.scoring.flow.workspace.Work`.
+
+Each pair is solved by push-relabel in waves: exact distances to the sink (one breadth-first search over bitsets),
+then all excess is pushed one step nearer, from the farthest nodes to the nearest. Excess that can no longer reach
+the sink stays where it is: a maximum preflow has the value and the minimum cut of a maximum flow.
+
+The loops are long functions on purpose, with sets held in local variables: numba cannot know that the arrays do not
+overlap, and would otherwise read each set again after every write. Sets of more than two words are made up to fours,
+which are looked at together. Places are unsigned, so that LLVM need not reckon with negative ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numba.cpython.unsafe.numbers import trailing_zeros
+
+# A plain 1 is signed for numba, and signed and unsigned together would be a float.
+U0, U1, U2, U3, U4, U6, U63 = (np.uint64(x) for x in (0, 1, 2, 3, 4, 6, 63))
+
+BOUND = 2  # the preflow met a proven upper bound
+CUT = 3  # no residual path is left: the nodes that reach the sink are one side of a minimum cut
+
+# Nothing but what the loops need: no wrappers for Python, no error on division by zero.
+inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@inner
+def _inject(w, n, words, height, source):
+    """Put on each node below the source what it can take and pass on; return the total."""
+    cap, excess, limit, active = w.cap, w.excess, w.limit, w.active
+    for y in range((height + U1) * words):
+        active[y] = U0
+    for y in range((height + U1) * n):
+        excess[y] = 0
+    total = np.int64(0)
+    row = ((height - U1) * n + source) * n
+    below = (height - U1) * n
+    for k in range(n):
+        x = min(cap[row + k], limit[below + k])
+        if x > 0:
+            excess[below + k] = x
+            active[(height - U1) * words + (k >> U6)] |= U1 << (k & U63)
+            total += x
+    return total
+
+
+@inner
+def _first_wave(w, n, words, height, sink):
+    """Push from height to height without filling a node beyond what it can pass on; return what arrives."""
+    cap, flow, excess, room, limit = w.cap, w.flow, w.excess, w.room, w.limit
+    ahead, used, used_t, seen, active, useful = w.ahead, w.used, w.used_t, w.seen, w.active, w.useful
+    for y in range(n, height * n):
+        room[y] = limit[y]
+    for y in range(words, height * words):
+        seen[y] = useful[y]
+    for step in range(U2, height):
+        h = height + U1 - step
+        low = (h - U1) * n
+        for x in range(words):
+            nodes = active[h * words + x]
+            stuck = nodes
+            while nodes != U0:
+                i = (x << U6) + np.uint64(trailing_zeros(nodes))
+                bit_i = nodes & (~nodes + U1)
+                nodes ^= bit_i
+                left = excess[h * n + i]
+                row = low + i
+                for z in range(words):
+                    free = ahead[row * words + z]
+                    sent = U0
+                    open_ = seen[(h - U1) * words + z]
+                    edges = free & open_
+                    while edges != U0:
+                        k = (z << U6) + np.uint64(trailing_zeros(edges))
+                        bit_k = edges & (~edges + U1)
+                        edges ^= bit_k
+                        c = cap[row * n + k]
+                        space = room[low + k]
+                        y = min(min(left, c), space)
+                        flow[row * n + k] = y
+                        room[low + k] = space - y
+                        excess[low + k] += y
+                        used_t[(low + k) * words + x] |= bit_i
+                        sent |= bit_k
+                        open_ ^= bit_k * np.uint64(y == space)
+                        free ^= bit_k * np.uint64(y == c)
+                        left -= y
+                        if left == 0:
+                            break
+                    ahead[row * words + z] = free
+                    used[row * words + z] = sent
+                    seen[(h - U1) * words + z] = open_
+                    active[(h - U1) * words + z] |= sent
+                    if left == 0:
+                        break
+                excess[h * n + i] = left
+                if left == 0:
+                    stuck ^= bit_i
+            active[h * words + x] = stuck
+    value = np.int64(0)
+    sink_bit, sink_word = U1 << (sink & U63), sink >> U6
+    for x in range(words):
+        nodes = active[words + x]
+        active[words + x] = U0
+        while nodes != U0:
+            i = (x << U6) + np.uint64(trailing_zeros(nodes))
+            nodes &= nodes - U1
+            y = excess[n + i]
+            excess[n + i] = 0
+            value += y
+            flow[i * n + sink] = y
+            used[i * words + sink_word] = sink_bit
+            if y == cap[i * n + sink]:
+                ahead[i * words + sink_word] &= ~sink_bit
+    return value
+
+
+@inner
+def _distances(w, n, words, height, sink):
+    """Rings of nodes by distance to the sink; the farthest ring needed, or 0 if no excess can reach it."""
+    ahead, used, ring, seen, active, useful = w.ahead, w.used, w.ring, w.seen, w.active, w.useful
+    size = (height + U1) * words
+    anywhere = U0
+    for y in range(size):
+        seen[y] = U0
+        ring[y] = U0
+        anywhere |= active[y]
+    ring[sink >> U6] = U1 << (sink & U63)
+    d = U0
+    while True:
+        here = d * size
+        there = here + size
+        for y in range(size):
+            ring[there + y] = U0
+        found = U0
+        for h in range(d & U1, min(d, height - U1) + U1, U2):
+            now = here + h * words
+            some = U0
+            for x in range(words):
+                some |= ring[now + x]
+            if some == U0:
+                continue
+            up, down = (h + U1) * words, (h - U1) * words
+            for x in range(words):
+                new = U0
+                nodes = useful[up + x] & ~seen[up + x] if h < height - U1 else U0
+                while nodes != U0:
+                    i = (x << U6) + np.uint64(trailing_zeros(nodes))
+                    row = (h * n + i) * words
+                    edges = U0
+                    z = U0
+                    while words < U4 and z < words:
+                        edges |= ahead[row + z] & ring[now + z]
+                        z += U1
+                    while z < words:
+                        a, b = row + z, now + z
+                        edges = (ahead[a] & ring[b]) | (ahead[a + U1] & ring[b + U1])
+                        edges |= (ahead[a + U2] & ring[b + U2]) | (ahead[a + U3] & ring[b + U3])
+                        if edges != U0:
+                            break
+                        z += U4
+                    if edges != U0:
+                        new |= nodes & (~nodes + U1)
+                    nodes &= nodes - U1
+                seen[up + x] |= new
+                ring[there + up + x] |= new
+                found |= new
+                nodes = ring[now + x] if h >= U2 else U0
+                while nodes != U0:
+                    row = ((h - U1) * n + (x << U6) + np.uint64(trailing_zeros(nodes))) * words
+                    nodes &= nodes - U1
+                    z = U0
+                    while words < U4 and z < words:
+                        new = used[row + z] & ~seen[down + z]
+                        seen[down + z] |= new
+                        ring[there + down + z] |= new
+                        found |= new
+                        z += U1
+                    while z < words:
+                        a, b = row + z, down + z
+                        x0 = used[a] & ~seen[b]
+                        x1 = used[a + U1] & ~seen[b + U1]
+                        x2 = used[a + U2] & ~seen[b + U2]
+                        x3 = used[a + U3] & ~seen[b + U3]
+                        new = x0 | x1 | x2 | x3
+                        if new != U0:
+                            found = U1
+                            c = there + b
+                            seen[b] |= x0
+                            seen[b + U1] |= x1
+                            seen[b + U2] |= x2
+                            seen[b + U3] |= x3
+                            ring[c] |= x0
+                            ring[c + U1] |= x1
+                            ring[c + U2] |= x2
+                            ring[c + U3] |= x3
+                        z += U4
+        if found == U0:
+            break
+        d += U1
+        missing = U0
+        for y in range(words, height * words):
+            missing |= active[y] & ~seen[y]
+        if missing == U0 and anywhere != U0:
+            break
+    reached = U0
+    for y in range(words, height * words):
+        reached |= active[y] & seen[y]
+    return d if reached != U0 else U0
+
+
+@inner
+def _push_wave(w, n, words, height, sink, far):
+    """Push all excess one ring nearer, the farthest ring first; return what arrives at the sink."""
+    cap, flow, excess, ahead = w.cap, w.flow, w.excess, w.ahead
+    used, used_t, ring, active = w.used, w.used_t, w.ring, w.active
+    size = (height + U1) * words
+    value = np.int64(0)
+    sink_bit, sink_word = U1 << (sink & U63), sink >> U6
+    for step in range(far):
+        d = far - step
+        near = (d - U1) * size
+        for h in range(((d - U1) & U1) + U1, min(d, height - U1) + U1, U2):
+            low = (h - U1) * n
+            for x in range(words):
+                nodes = ring[near + size + h * words + x] & active[h * words + x]
+                while nodes != U0:
+                    i = (x << U6) + np.uint64(trailing_zeros(nodes))
+                    bit_i = nodes & (~nodes + U1)
+                    nodes ^= bit_i
+                    left = excess[h * n + i]
+                    row = low + i
+                    if d == U1:
+                        edge = i * n + sink
+                        f = flow[edge] if used[i * words + sink_word] != U0 else 0
+                        y = min(left, cap[edge] - f)
+                        flow[edge] = f + y
+                        used[i * words + sink_word] = sink_bit
+                        if f + y == cap[edge]:
+                            ahead[i * words + sink_word] &= ~sink_bit
+                        value += y
+                        left -= y
+                    for z in range(words if h > U1 else U0):
+                        free = ahead[row * words + z]
+                        edges = free & ring[near + (h - U1) * words + z]
+                        if edges == U0:
+                            continue
+                        sent = used[row * words + z]
+                        pushed = U0
+                        while edges != U0:
+                            k = (z << U6) + np.uint64(trailing_zeros(edges))
+                            bit_k = edges & (~edges + U1)
+                            edges ^= bit_k
+                            f = flow[row * n + k] * np.int64((sent & bit_k) != U0)
+                            c = cap[row * n + k]
+                            y = min(left, c - f)
+                            flow[row * n + k] = f + y
+                            excess[low + k] += y
+                            used_t[(low + k) * words + x] |= bit_i
+                            pushed |= bit_k
+                            free ^= bit_k * np.uint64(f + y == c)
+                            left -= y
+                            if left == 0:
+                                break
+                        ahead[row * words + z] = free
+                        used[row * words + z] = sent | pushed
+                        active[(h - U1) * words + z] |= pushed
+                        if left == 0:
+                            break
+                    column = h * n + i
+                    for z in range(words if left > 0 and h < height - U1 else U0):
+                        sent = used_t[column * words + z]
+                        edges = sent & ring[near + (h + U1) * words + z]
+                        if edges == U0:
+                            continue
+                        pushed = U0
+                        while edges != U0:
+                            k = (z << U6) + np.uint64(trailing_zeros(edges))
+                            bit_k = edges & (~edges + U1)
+                            edges ^= bit_k
+                            back = h * n + k
+                            f = flow[back * n + i]
+                            y = min(left, f)
+                            flow[back * n + i] = f - y
+                            ahead[back * words + x] |= bit_i
+                            excess[(h + U1) * n + k] += y
+                            pushed |= bit_k
+                            if y == f:
+                                used[back * words + x] &= ~bit_i
+                                sent ^= bit_k
+                            left -= y
+                            if left == 0:
+                                break
+                        used_t[column * words + z] = sent
+                        active[(h + U1) * words + z] |= pushed
+                        if left == 0:
+                            break
+                    excess[h * n + i] = left
+                    if left == 0:
+                        active[h * words + x] &= ~bit_i
+    return value
+
+
+@inner
+def solve_pair(w, n, words, height, source, sink, bound, explicit):
+    """Maximum preflow from (height, source) to (0, sink): its value and what proves it.
+
+    It stops at ``bound``, a proven upper bound; ``explicit`` goes on until the cut itself is found.
+    """
+    bound = min(bound, _inject(w, n, words, height, source))
+    value = np.int64(0)
+    proof = BOUND
+    if bound > 0 or explicit:
+        for y in range(height * n * words):
+            w.ahead[y] = w.fresh[y]
+            w.used[y] = U0
+            w.used_t[y] = U0
+        value = _first_wave(w, n, words, height, sink)
+    while explicit or value < bound:
+        far = _distances(w, n, words, height, sink)
+        if far == U0:
+            proof = CUT
+            break
+        value += _push_wave(w, n, words, height, sink, far)
+    return value, proof

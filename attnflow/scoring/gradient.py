@@ -1,0 +1,207 @@
+"""Gradients of the output with respect to the inputs, by Captum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnflow.errors import SelectionError
+from attnflow.inputs.embedding import IDS, Embedder, find, run
+from attnflow.inputs.example import Example, differentiable, examples, fixed_seed, ready
+from attnflow.inputs.target import Goal, Target, runner_up
+from attnflow.relevance import Relevance
+
+# What Captum is asked for: (its class, whether it walks from a baseline).
+METHODS = {
+    "saliency": ("Saliency", False),
+    "input_x_gradient": ("InputXGradient", False),
+    "integrated_gradients": ("IntegratedGradients", True),
+    "gradient_shap": ("GradientShap", True),
+}
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "abs_sum": lambda g: g.abs().sum(-1),
+    "l2": lambda g: g.norm(dim=-1),
+    "sum": lambda g: g.sum(-1),
+    "mean": lambda g: g.mean(-1),
+    "max": lambda g: g.abs().amax(-1),
+    "abs_of_sum": lambda g: g.sum(-1).abs(),
+    "paper": lambda g: g.sum(-1).abs(),
+}
+BASELINES = ("zero", "pad", "mask", "unk")
+
+
+@overload
+def gradient(model: Any, tokenizer: Any, text: list[str], **options: Any) -> list[Relevance]: ...
+@overload
+def gradient(model: Any, tokenizer: Any = ..., text: Any = ..., **options: Any) -> Relevance: ...
+def gradient(
+    model: Any,
+    tokenizer: Any = None,
+    text: Any = None,
+    *,
+    method: str = "saliency",
+    target: Target = None,
+    reduce: str = "abs_sum",
+    score: str | None = None,
+    position: int | str | None = None,
+    baseline: str | int = "zero",
+    steps: int = 32,
+    batch_size: int = 32,
+    route: str = "auto",
+    seed: int = 0,
+    **options: Any,
+) -> Relevance | list[Relevance]:
+    """How strongly the output reacts to each input, by its gradient at the word embeddings (or the pixels).
+
+    ``scores[0, j]``: what input position *j* gives to the one number that is explained (rows: the one "input" layer,
+    columns: input positions). Positions, segments and norms behind the word embeddings are left to the model;
+    :mod:`attnflow.inputs.embedding` tells how the embedding is found. For an encoder-decoder
+    model the columns are the encoder's positions followed by the decoder's. Nothing of the model is changed: no
+    flag, no hook, no ``.grad``.
+
+    Args:
+        model, tokenizer, text: as everywhere; ``text`` may be a list, a ``BatchEncoding`` or ids.
+        method: "saliency" (the gradient, Simonyan et al. 2014), "input_x_gradient" (gradient × embedding, as Jain &
+            Wallace 2019 do), "integrated_gradients" (Sundararajan et al. 2017; ``settings`` then hold the
+            ``convergence_delta``: how far the scores are from summing to F(x) − F(baseline)), "gradient_shap".
+        target: what is explained; None = what the model predicted. See :mod:`attnflow.inputs.target`.
+        reduce: from one number a dimension to one a position: "abs_sum" Σ|g|, "l2", "sum", "mean", "max"
+            of |g|, "abs_of_sum" |Σg|, or "paper": |Σg| of the gradient of p₀ − p₁ (Abnar & Zuidema 2020;
+            with more than two classes the target minus the next best).
+        score: "prob", "logit" or "logprob" of the target; None: "logit", as Captum's examples do.
+        position: the output position that is explained, where the output has several.
+        baseline: where integrated gradients start: "zero" vectors, or the embedding of "pad", "mask", "unk" or
+            an id, at every position.
+        steps: steps of integrated gradients, or samples of gradient_shap.
+        batch_size: at most so many of these steps in one forward pass.
+        route: "auto", or one of "hook", "get_input_embeddings", "inputs_embeds".
+        seed: for gradient_shap, the one method with chance in it.
+        options: passed to the encoding of the text.
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> sizes = dict(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    >>> tiny = BertForSequenceClassification(BertConfig(**sizes)).eval()
+    >>> r = gradient(tiny, text=[1, 5, 6, 2])
+    >>> r.scores.shape, r.settings["attribution"], r.settings["score"]
+    ((1, 4), 'saliency', 'logit')
+    """
+    _check(method, reduce, steps, batch_size)
+    chosen: dict[str, Any] = {"method": method, "reduce": reduce, "baseline": baseline, "steps": steps}
+    wanted = "prob" if reduce == "paper" and score is None else score
+    results = []
+    with ready(model) as module:
+        found, single = examples(module, tokenizer, text, **options)
+        for example in found:
+            goal, outputs = example.goal(target, position, wanted or "logit")
+            results.append(attribute(example, goal, outputs, batch_size=batch_size, route=route, seed=seed, **chosen))
+    return results[0] if single else results
+
+
+def attribute(
+    example: Example,
+    goal: Goal,
+    outputs: Any,
+    *,
+    method: str = "saliency",
+    reduce: str = "abs_sum",
+    baseline: str | int = "zero",
+    steps: int = 32,
+    batch_size: int = 32,
+    route: str = "auto",
+    seed: int = 0,
+) -> Relevance:
+    """:func:`gradient` for an example whose goal is known, with the outputs from which it was settled."""
+    _check(method, reduce, steps, batch_size)
+    goal = runner_up(goal, outputs) if reduce == "paper" else goal
+    with differentiable():
+        embedder = None if example.patches is not None else find(example.model, example.inputs, route)
+        start = example.pixels if embedder is None else embedder.embeddings(example.model, example.inputs)
+        points = tuple(x.detach().clone().requires_grad_() for x in start)
+        forward = _forward(example, goal, embedder)
+        ends = _baselines(example, embedder, baseline, points) if METHODS[method][1] else ()
+        with fixed_seed(seed):
+            parts, delta = _captum(method, forward, points, ends, steps, batch_size)
+    scores = _scores(example, parts, REDUCTIONS[reduce])
+    settings = {
+        "attribution": method,
+        "reduce": reduce,
+        **goal.settings(),
+        "value": float(goal.values(outputs)[0]),
+        "route": "pixels" if embedder is None else embedder.route,
+        "module": "" if embedder is None else embedder.name,
+    }
+    if ends:
+        settings |= {"baseline": baseline, "steps": steps, "convergence_delta": delta}
+    return Relevance(scores[None], example.tokens, ("input",), "gradient", settings, example.name)
+
+
+def _check(method: str, reduce: str, steps: int, batch_size: int) -> None:
+    for name, value, known in (("method", method, METHODS), ("reduce", reduce, REDUCTIONS)):
+        if value not in known:
+            raise SelectionError(f"{name}={value!r} is not known. Use one of: {', '.join(known)}.")
+    for name, number in (("steps", steps), ("batch_size", batch_size)):
+        if number < 1:
+            raise SelectionError(f"{name}={number}, but at least 1 is needed.")
+
+
+def _forward(example: Example, goal: Goal, embedder: Embedder | None) -> Callable[..., Tensor]:
+    """What Captum differentiates: embeddings (or pixels) → the numbers that are explained ``[batch]``."""
+    if embedder is None:
+        return lambda pixels: goal.values(run(example.model, {**example.inputs, "pixel_values": pixels}))
+    lean = example.lean(goal)
+    return lambda *parts: goal.values(embedder.run(example.model, lean, parts))
+
+
+def _captum(
+    method: str,
+    forward: Callable[..., Tensor],
+    points: tuple[Tensor, ...],
+    ends: tuple[Tensor, ...],
+    steps: int,
+    batch_size: int,
+) -> tuple[tuple[Tensor, ...], float | None]:
+    import captum.attr
+
+    explainer = getattr(captum.attr, METHODS[method][0])(forward)
+    if method == "saliency":
+        return explainer.attribute(points, abs=False), None
+    if method == "input_x_gradient":
+        return explainer.attribute(points), None
+    if method == "integrated_gradients":
+        more: dict[str, Any] = {"n_steps": steps, "internal_batch_size": batch_size}
+        parts, delta = explainer.attribute(points, baselines=ends, return_convergence_delta=True, **more)
+        return parts, float(delta.abs().max())
+    # GradientShap runs all its samples at once, so a limit on the batch means several runs and their mean.
+    sums, total, done = [torch.zeros_like(p) for p in points], 0.0, 0
+    while done < steps:
+        count = min(batch_size, steps - done)
+        parts, delta = explainer.attribute(points, baselines=ends, n_samples=count, return_convergence_delta=True)
+        sums = [s + count * p for s, p in zip(sums, parts, strict=True)]
+        total, done = total + float(delta.sum()), done + count
+    return tuple(s / steps for s in sums), abs(total / steps)
+
+
+def _baselines(
+    example: Example, embedder: Embedder | None, baseline: str | int, points: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Where the walk starts: the same vector at every position."""
+    if baseline == "zero":
+        return tuple(torch.zeros_like(p) for p in points)
+    if embedder is None:
+        raise SelectionError(f"baseline={baseline!r}, but an image has no tokens. Use baseline='zero'.")
+    token = baseline if isinstance(baseline, int) else example.special_id(baseline, BASELINES, "baseline")
+    return tuple(embedder.vectors(i, token).expand_as(p) for i, p in enumerate(points))
+
+
+def _scores(example: Example, parts: Sequence[Tensor], reduce: Callable[[Tensor], Tensor]) -> Any:
+    """``[positions]``: one number for each input position, NaN where a position has no input of its own."""
+    if example.patches is not None:
+        return example.by_patch(parts[0], reduce)
+    # A model that pads its ids has embeddings behind the last token, which are nobody's.
+    lengths = [example.inputs[name].shape[1] for name in IDS if name in example.inputs]
+    flat = [reduce(p.detach()[0, :n].double()) for p, n in zip(parts, lengths, strict=True)]
+    return np.asarray(torch.cat(flat).cpu().numpy(), np.float64)

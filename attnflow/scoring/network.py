@@ -1,0 +1,247 @@
+"""The layered graph along which rollout multiplies and through which flow runs.
+
+Abnar & Zuidema (2020), section 3: the nodes are the positions of the input and of every layer's output, and
+a layer's attention, adjusted for the residual connection, weighs the edges from its outputs (rows) to its
+inputs (columns). With the residual share ρ
+
+    Â = (1 − ρ)·W + ρ·I,  its rows divided by their sums          (the paper: ρ = ½)
+
+An encoder-decoder model is one graph over both token sequences, encoder positions first: each encoder layer is
+a step that leaves decoder positions as they are, each decoder layer is a self step and a cross step (rows:
+decoder positions, columns: encoder positions, the residual on the decoder's own position).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow.attention import Attention, Block
+from attnflow.errors import SelectionError, ShapeError
+from attnflow.tokens import Tokens, join
+
+F64 = npt.NDArray[np.float64]
+Residual = float | str | Sequence[float] | npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One attention layer inside a graph of ``size`` nodes a level.
+
+    Rows ``row … row+q`` (above) look at columns ``column … column+k`` (below) with ``weights`` [q, k] and at
+    their own node with the residual ``share`` [q]; all other nodes are handed down as they are.
+    """
+
+    weights: npt.NDArray[Any]
+    share: F64
+    size: int
+    row: int = 0
+    column: int = 0
+
+    def matrix(self) -> F64:
+        """The step as a matrix ``[size, size]`` whose rows sum to one (or to zero, for a row of zeros)."""
+        rows, columns = self._slices()
+        mass, weights = self._parts()
+        out = np.eye(self.size)
+        out[rows, rows] = 0
+        out[rows, columns] = mass[0][:, None] * weights
+        own = np.arange(rows.start, rows.stop)
+        out[own, own] += mass[1]
+        return out
+
+    def above(self, below: F64) -> F64:
+        """``M @ below``: carries ``[size, m]`` from the lower level to the upper one."""
+        rows, columns = self._slices()
+        mass, weights = self._parts()
+        out = below.copy()
+        out[rows] = mass[0][:, None] * (weights @ below[columns]) + mass[1][:, None] * below[rows]
+        return out
+
+    def below(self, above: F64) -> F64:
+        """``above @ M``: carries ``[..., size]`` from the upper level to the lower one, in q·k operations a row."""
+        rows, columns = self._slices()
+        mass, weights = self._parts()
+        out = above.copy()
+        out[..., rows] = above[..., rows] * mass[1]
+        out[..., columns] += (above[..., rows] * mass[0]) @ weights
+        return out
+
+    def residual(self) -> F64:
+        """``[q]``: what each row hands down to its own node by the residual connection alone."""
+        return self._parts()[0][1]
+
+    def _slices(self) -> tuple[slice, slice]:
+        q, k = self.weights.shape
+        return slice(self.row, self.row + q), slice(self.column, self.column + k)
+
+    def _parts(self) -> tuple[tuple[F64, F64], F64]:
+        """((attention's factor, residual's factor), weights): float64, so that the row sums are one."""
+        weights = self.weights.astype(np.float64)
+        total = (1 - self.share) * weights.sum(1) + self.share
+        scale = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
+        return ((1 - self.share) * scale, self.share * scale), weights
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The graph of one run.
+
+    Attributes:
+        steps: from the inputs up; step *s* leads from level *s* + 1 (its rows) to level *s* (its columns).
+        tops: for each layer the number of steps below its output.
+        layers: the model's own numbers of these layers.
+        rows: the nodes that are outputs: all, or the decoder's part.
+        tokens: names of the input nodes.
+        queries: names of the output nodes.
+        labels: the name of each step: its layer, in an encoder-decoder model with the tower.
+    """
+
+    steps: tuple[Step, ...]
+    tops: tuple[int, ...]
+    layers: tuple[int, ...]
+    rows: range
+    tokens: Tokens
+    queries: Tokens
+    labels: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Nodes a level."""
+        return self.steps[0].size
+
+    def stack(self) -> F64:
+        """All steps as matrices, ``[steps, size, size]``."""
+        return np.stack([step.matrix() for step in self.steps])
+
+
+def network(attention: Attention, residual: Residual = 0.5, start_layer: int = 0) -> Network:
+    """The graph of ``attention``: its layers from ``start_layer`` up, adjusted by the residual share.
+
+    ``residual`` is a number in [0, 1), "none" (0), or measured: one share a layer ``[L]``, or one a layer and
+    position ``[L, n]``. Layers without attention hand every position down as it is.
+
+    >>> from attnflow import Attention
+    >>> net = network(Attention.of([[[0.2, 0.8], [1.0, 0.0]]]))
+    >>> net.stack()[0]
+    array([[0.6, 0.4],
+           [0.5, 0.5]])
+    """
+    if set(attention.blocks) == {"encoder", "decoder", "cross"}:
+        return _two_towers(attention, residual, start_layer)
+    return _one_tower(attention.only, residual, start_layer)
+
+
+def _one_tower(block: Block, residual: Residual, start_layer: int) -> Network:
+    chosen = _from(block, start_layer)
+    size = max(max(block.weights[i].shape) for i in chosen)
+    shares = _shares(residual, block)
+    steps: list[Step] = []
+    for i in chosen:
+        w = block.weights[i]
+        _check_chain(w, block, steps)
+        _check_residual(w, block, shares[i], block.layers[i])
+        steps.append(Step(w, shares[i], size))
+    outputs = range(steps[-1].weights.shape[0])
+    inputs = steps[0].weights.shape[1]
+    return Network(
+        tuple(steps),
+        tuple(range(1, len(steps) + 1)),
+        tuple(block.layers[i] for i in chosen),
+        outputs,
+        _fit(block.keys, inputs, size),
+        _fit(block.queries, len(outputs), len(outputs)),
+        tuple(f"layer {block.layers[i]}" for i in chosen),
+    )
+
+
+def _two_towers(attention: Attention, residual: Residual, start_layer: int) -> Network:
+    encoder, decoder, cross = (attention[name] for name in ("encoder", "decoder", "cross"))
+    if start_layer:
+        raise SelectionError(
+            f"start_layer={start_layer} is ambiguous in an encoder-decoder model. Take one block:  "
+            "rollout(attention.block('decoder'), start_layer=…)"
+        )
+    if not isinstance(residual, float | int | str):
+        raise SelectionError(
+            "A measured residual needs one block, and this is an encoder-decoder model. Pass one number for all "
+            "layers, or take one block:  rollout(attention.block('decoder'), residual=…)"
+        )
+    first, n = len(encoder.keys), len(encoder.keys) + len(decoder.keys)
+    steps = [Step(w, s, n) for w, s in zip(encoder.weights, _shares(residual, encoder), strict=True)]
+    below = dict(zip(cross.layers, zip(cross.weights, _shares(residual, cross), strict=True), strict=True))
+    labels = [f"encoder layer {layer}" for layer in encoder.layers]
+    tops = []
+    for layer, w, s in zip(decoder.layers, decoder.weights, _shares(residual, decoder), strict=True):
+        steps.append(Step(w, s, n, row=first, column=first))
+        labels.append(f"decoder layer {layer}")
+        if layer in below:
+            steps.append(Step(*below[layer], size=n, row=first, column=0))
+            labels.append(f"cross-attention of layer {layer}")
+        tops.append(len(steps))
+    tokens = join(encoder.keys, decoder.keys)
+    names = tuple(labels)
+    return Network(tuple(steps), tuple(tops), decoder.layers, range(first, n), tokens, decoder.queries, names)
+
+
+def _from(block: Block, start_layer: int) -> list[int]:
+    if not 0 <= start_layer < block.depth:
+        raise SelectionError(f"start_layer={start_layer}, but the model has layers 0 to {block.depth - 1}.")
+    chosen = [i for i, layer in enumerate(block.layers) if layer >= start_layer]
+    if not chosen:
+        raise SelectionError(f"start_layer={start_layer}, but the highest layer with attention is {max(block.layers)}.")
+    return chosen
+
+
+def _check_chain(w: npt.NDArray[Any], block: Block, steps: Sequence[Step]) -> None:
+    if steps:
+        q = steps[-1].weights.shape[0] + block.sink
+        if w.shape[1] != q:
+            raise ShapeError(
+                f"A layer attends to {w.shape[1]} positions, but the one below it has {q} outputs: these are "
+                "not layers of one stack."
+            )
+
+
+def _check_residual(w: npt.NDArray[Any], block: Block, share: F64, layer: int) -> None:
+    q, k = w.shape
+    if q != k - block.sink and share.any():
+        raise ShapeError(
+            f"Layer {layer} has {q} outputs and {k} inputs, so no output continues an input and a residual "
+            "connection has no place. Pass residual='none'."
+        )
+
+
+def _fit(tokens: Tokens, n: int, size: int) -> Tokens:
+    """Names for ``size`` nodes of which the first ``n`` exist; numbers where the layer changed the length."""
+    named = tokens if len(tokens) == n else Tokens.numbered(n)
+    return named if size == n else Tokens([*named, *[""] * (size - n)], [*named.special, *[True] * (size - n)])
+
+
+def _shares(residual: Residual, block: Block) -> list[F64]:
+    """The residual share of every layer and output position of a block."""
+    heights = [w.shape[-2] for w in block.weights]
+    return [np.full(q, r) if r.ndim == 0 else r for q, r in zip(heights, _by_layer(residual, heights), strict=True)]
+
+
+def _by_layer(residual: Residual, heights: list[int]) -> Iterator[F64]:
+    if isinstance(residual, str):
+        if residual != "none":
+            raise SelectionError(f"residual={residual!r} is not known. Use a number in [0, 1), or 'none'.")
+        residual = 0.0
+    values = np.asarray(residual, np.float64)
+    if not np.isfinite(values).all() or values.min() < 0 or values.max() >= 1:
+        raise SelectionError(
+            f"residual={residual!r}, but a residual share is in [0, 1): 0.5 is the paper's, 'none' leaves it out."
+        )
+    if values.ndim > 0 and len(values) != len(heights):
+        raise ShapeError(f"residual has shares for {len(values)} layers, but there are {len(heights)}.")
+    if values.ndim == 2 and any(len(v) != q for v, q in zip(values, heights, strict=True)):
+        raise ShapeError(f"residual has {values.shape[1]} shares a layer, but a layer has {heights[0]} positions.")
+    if values.ndim > 2:
+        raise ShapeError(f"residual has {values.ndim} axes; use a number, [layers] or [layers, positions].")
+    for i in range(len(heights)):
+        yield values if values.ndim == 0 else values[i]

@@ -1,0 +1,168 @@
+"""Attention rollout: the product of the residual-adjusted attention of all layers below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from attnflow.attention import Attention
+from attnflow.errors import SelectionError
+from attnflow.relevance import Relevance
+from attnflow.scoring.network import F64, Network, Residual, network
+from attnflow.scoring.source import Heads, each, is_model
+from attnflow.select import pick_layer, pick_position
+
+if TYPE_CHECKING:
+    from attnflow.scoring.rollout_stream import Streamed
+
+
+@overload
+def rollout(source: Any, tokenizer: Any, text: list[str], **options: Any) -> list[Relevance]: ...
+@overload
+def rollout(source: Any, tokenizer: Any = ..., text: Any = ..., **options: Any) -> Relevance: ...
+def rollout(
+    source: Any,
+    tokenizer: Any = None,
+    text: Any = None,
+    *,
+    layer: int | None = None,
+    position: int | str | None = None,
+    residual: Residual = 0.5,
+    start_layer: int = 0,
+    heads: Heads | None = None,
+    sinks: str | None = None,
+    block: str | None = None,
+    tokens: Sequence[str] | None = None,
+    stream: bool | None = None,
+    **options: Any,
+) -> Relevance | list[Relevance]:
+    """Attention rollout (Abnar & Zuidema 2020, equation 1).
+
+    The share of input *j* in output *i* of layer *l*, if attention and residual connection were all that mixes
+    positions:  Ã(l) = Â(l)·Ã(l−1),  Ã(0) = Â(0),  with  Â = (1−ρ)·W + ρ·I, rows divided by their sums.
+    ``scores[l, i, j]`` is how much output position *i* at layer *l* draws on input position *j*; rows sum to one.
+
+    Args:
+        source: a model (with ``tokenizer`` and ``text``), an :class:`Attention`, Hugging Face's tuple of
+            attentions, or an array ``[L, n, n]`` or ``[L, H, n, n]``.
+        layer: one layer by its true number (negatives from the top), or None for all.
+        position: one output position: a number, "cls", "last", "mask", or None for all. For one position and
+            layer only a vector is carried down, at L·n² instead of L·n³ operations.
+        residual: the residual share ρ: 0.5 in the paper; a number in [0, 1), "none", or measured: ``[L]``, ``[L, n]``.
+        start_layer: leave out the layers below this one.
+        stream: for a model and one ``layer``: multiply while the model runs, so that only n² numbers are kept whatever
+            the depth, and for one ``position`` no n × n matrix at all. None (default): where all layers' matrices
+            would take more than 256 MiB. ``settings["stream"]`` says what was done.
+        heads, sinks, block, tokens, options: as for :func:`attnflow.raw`.
+
+    >>> r = rollout([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
+    >>> r.scores[-1]
+    array([[0.5, 0.5],
+           [0.5, 0.5]])
+    """
+
+    if _streams(source, tokenizer, text, stream, layer, residual, block, tokens, options):
+        chosen = {"heads": heads, "sinks": sinks} | options
+        kept = {name: value for name, value in chosen.items() if value is not None}
+        return _streamed(source, tokenizer, text, layer, position, residual, start_layer, kept)
+
+    def method(attention: Attention) -> Relevance:
+        net = network(attention, residual, start_layer)
+        settings = {
+            "residual": residual, "start_layer": start_layer, "heads": attention.heads,
+            "route": attention.route, "notes": attention.notes,
+        }  # fmt: skip
+        at = list(range(len(net.layers))) if layer is None else [pick_layer(layer, net.layers)]
+        layers = tuple(net.layers[i] for i in at)
+        tops = [net.tops[i] for i in at]
+        if position is None:
+            scores = products(net, tops)[:, net.rows]
+            return Relevance(scores, net.tokens, layers, "rollout", settings, attention.model, net.queries)
+        p = pick_position(position, net.queries)
+        settings |= {"position": p, "position_token": net.queries[p]}
+        return Relevance(rows(net, tops, net.rows[p]), net.tokens, layers, "rollout", settings, attention.model)
+
+    return each(source, tokenizer, text, method, heads=heads, sinks=sinks, tokens=tokens, block=block, **options)
+
+
+def products(net: Network, tops: Sequence[int]) -> F64:
+    """Rollout of every node at each of ``tops``: ``[len(tops), size, size]``, multiplied from the inputs up."""
+    out = np.empty((len(tops), net.size, net.size))
+    running = np.eye(net.size)
+    wanted = {top: i for i, top in enumerate(tops)}
+    for s in range(max(tops)):
+        running = net.steps[s].above(running)
+        if s + 1 in wanted:
+            out[wanted[s + 1]] = running
+    return out
+
+
+def rows(net: Network, tops: Sequence[int], node: int) -> F64:
+    """Rollout of one node at each of ``tops``: ``[len(tops), size]``.
+
+    A vector for each top is carried down from there, all of them in one product a step.
+    """
+    carried = np.zeros((len(tops), net.size))
+    order = np.array(tops)
+    for s in range(max(tops) - 1, -1, -1):
+        carried[order == s + 1, node] = 1.0
+        live = order > s
+        carried[live] = net.steps[s].below(carried[live])
+    return carried
+
+
+def _streams(
+    source: Any,
+    tokenizer: Any,
+    text: Any,
+    stream: bool | None,
+    layer: int | None,
+    residual: Residual,
+    block: str | None,
+    tokens: Sequence[str] | None,
+    options: Mapping[str, Any],
+) -> bool:
+    """Whether this rollout is to be multiplied while the model runs."""
+    fits = is_model(source) and layer is not None and block is None and tokens is None and set(options) <= {"inputs"}
+    fits = fits and (isinstance(residual, str) or np.ndim(residual) < 2)
+    if stream and not fits:
+        raise SelectionError(
+            "stream=True gives one layer of a model, with one residual share a layer, and something else was asked "
+            "for. Pass a model and a layer:  rollout(model, tokenizer, text, layer=-1, stream=True)"
+        )
+    if stream is not None or not fits:
+        return bool(stream)
+    from attnflow.scoring.rollout_stream import too_long
+
+    return too_long(source, tokenizer, text, options.get("inputs"))
+
+
+def _streamed(
+    model: Any,
+    tokenizer: Any,
+    text: Any,
+    layer: int | None,
+    position: int | str | None,
+    residual: Residual,
+    start_layer: int,
+    options: Mapping[str, Any],
+) -> Relevance | list[Relevance]:
+    from attnflow.scoring import rollout_stream as stream
+
+    given: dict[str, Any] = {"layer": layer, "start_layer": start_layer, **options}
+    given["residual"] = 0.0 if residual == "none" else residual
+    if position is None:
+        found = stream.rollout_matrix(model, tokenizer, text, **given)
+    else:
+        found = stream.rollout_row(model, tokenizer, text, position=position, **given)
+    return [_relevance(one) for one in found] if isinstance(found, list) else _relevance(found)
+
+
+def _relevance(found: Streamed) -> Relevance:
+    settings = {**found.settings, "route": found.route, "notes": found.notes}
+    if "position" in settings:
+        settings["position_token"] = found.queries[settings["position"]]
+    queries = None if "position" in settings else found.queries
+    return Relevance(found.scores[None], found.tokens, found.layers[-1:], "rollout", settings, found.model, queries)

@@ -1,0 +1,306 @@
+"""Rollout while the model runs, for inputs that are too long to keep every layer's matrix.
+
+:func:`rollout_matrix` carries the running product, n² numbers whatever the depth. :func:`rollout_row` gives one
+output position without any n × n matrix: it keeps the queries and keys of each layer and goes from the top layer
+down, computing weights in blocks of rows. Both give what ``rollout(capture(...))`` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from attnflow.attention import with_sink
+from attnflow.capturing import plain
+from attnflow.capturing.capture import run
+from attnflow.capturing.notes import name_of
+from attnflow.capturing.reduce import Heads, Reduction, check_heads
+from attnflow.capturing.session import Lazy, Record, Session
+from attnflow.capturing.state import unwrap
+from attnflow.capturing.survey import is_plain, survey
+from attnflow.errors import CaptureError, SelectionError
+from attnflow.inputs.encode import Inputs, encode
+from attnflow.select import pick_position
+from attnflow.tokens import Tokens
+
+_SLACK = 2e-3
+STORED_BYTES = 1 << 28
+"""Above this size (256 MiB) of all layers' matrices, rollout of one layer is streamed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """Rollout of one example.
+
+    Attributes:
+        scores: ``[queries, keys]``, or ``[keys]`` for one position: how much each output position draws on each input.
+        tokens: names of the columns; the last is the sink's where the model has one and it was kept.
+        queries: names of the rows.
+        layers: numbers of the layers that were multiplied.
+        depth: number of layers of the model.
+        model, route, notes, settings: as in :class:`attnflow.Attention`.
+    """
+
+    scores: npt.NDArray[np.float32]
+    tokens: Tokens
+    queries: Tokens
+    layers: tuple[int, ...]
+    depth: int
+    model: str
+    route: str
+    notes: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+def too_long(model: Any, tokenizer: Any = None, text: Any = None, inputs: Mapping[str, Any] | None = None) -> bool:
+    """Whether keeping every layer's matrix would take more than ``STORED_BYTES``, and streaming is possible."""
+    module = unwrap(model)
+    found = survey(module)
+    towers = {s.tower for s in found.sites.values()}
+    if len(towers) != 1 or getattr(getattr(module, "config", None), "is_encoder_decoder", False):
+        return False
+    given = encode(module, tokenizer, text, inputs=inputs)
+    return len(found.sites) * len(given) * given.length**2 * 4 > STORED_BYTES
+
+
+def rollout_matrix(
+    model: Any,
+    tokenizer: Any = None,
+    text: Any = None,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    residual: float | Sequence[float] = 0.5,
+    start_layer: int = 0,
+    layer: int | None = None,
+    heads: Heads = "mean",
+    sinks: str = "keep",
+    block: int | None = None,
+) -> Streamed | list[Streamed]:
+    """Rollout of all positions at ``layer`` (the last by default), multiplied while the model runs.
+
+    ``scores[i, j]`` is how much output position *i* draws on input position *j*; rows sum to one.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> small = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, vocab_size=30)
+    >>> rollout_matrix(BertModel(BertConfig(**small)), None, [5, 6, 7]).scores.sum(-1).round(5)
+    array([1., 1., 1.], dtype=float32)
+    """
+    job = _job(model, tokenizer, text, inputs, residual, start_layer, layer, heads, sinks, block)
+    running = _Running(job)
+    job.session.consume = running.take
+    _, notes = run(job.model, job.given, job.session, None, {})
+    if running.product is None:
+        raise SelectionError(f"No layer with attention from {start_layer} to {layer}.")
+    return _results(job, running.layers, running.product, notes, running.sink)
+
+
+def rollout_row(
+    model: Any,
+    tokenizer: Any = None,
+    text: Any = None,
+    *,
+    position: int | str,
+    inputs: Mapping[str, Any] | None = None,
+    residual: float | Sequence[float] = 0.5,
+    start_layer: int = 0,
+    layer: int | None = None,
+    heads: Heads = "mean",
+    sinks: str = "keep",
+    block: int | None = None,
+) -> Streamed | list[Streamed]:
+    """Rollout of one output position, with n · width numbers a layer and no n × n matrix.
+
+    Only where the model calls attention through transformers' interface; other models carry the product, of which
+    this is one row, and ``settings["stream"]`` says so.
+    """
+    job = _job(model, tokenizer, text, inputs, residual, start_layer, layer, heads, sinks, block)
+    rows = [pick_position(position, tokens) for tokens in job.given.tokens]
+    if any(s.eager is None for s in job.session.survey.sites.values()):
+        found = rollout_matrix(
+            model, tokenizer, text, inputs=inputs, residual=residual, start_layer=start_layer, layer=layer,
+            heads=heads, sinks=sinks, block=block,
+        )  # fmt: skip
+        each = found if isinstance(found, list) else [found]
+        cut = [_row_of(one, row, "product") for one, row in zip(each, rows, strict=True)]
+        return cut if isinstance(found, list) else cut[0]
+    job.session.lazy = []
+    _, notes = run(job.model, job.given, job.session, None, {})
+    carried, layers, sink = _descend(job, rows)
+    return _results(job, layers, carried[:, None].expand(-1, 1, -1), notes, sink, rows)
+
+
+@dataclass(eq=False)
+class _Job:
+    model: nn.Module
+    given: Inputs
+    session: Session
+    reduction: Reduction
+    residual: float | Sequence[float]
+    start: int
+    stop: int | None
+    sinks: str
+    settings: dict[str, Any]
+
+    def share(self, order: int) -> float:
+        """The residual share of the layer that comes as number ``order``."""
+        return float(self.residual) if isinstance(self.residual, float | int) else float(self.residual[order])
+
+    def within(self, layer: int) -> bool:
+        return layer >= self.start and (self.stop is None or layer <= self.stop)
+
+
+def _job(
+    model: Any, tokenizer: Any, text: Any, inputs: Any, residual: Any, start: int, layer: int | None, heads: Heads,
+    sinks: str, block: int | None,
+) -> _Job:  # fmt: skip
+    module = unwrap(model)
+    if isinstance(residual, float | int) and not 0 <= residual < 1:
+        raise SelectionError(f"residual={residual!r}, but a residual share is in [0, 1): 0.5 is the paper's.")
+    if heads == "all":
+        raise SelectionError("heads='all', and rollout needs one matrix a layer. Use 'mean', 'max', 'min' or a head.")
+    found = survey(module)
+    towers = {s.tower for s in found.sites.values()}
+    if len(towers) > 1:
+        raise SelectionError(
+            f"{type(module).__name__} has {len(towers)} towers ({', '.join(sorted(towers))}), and only one can be "
+            "streamed. Keep the layers:  rollout(capture(model, tokenizer, text))"
+        )
+    depth = max((s.depth for s in found.sites.values()), default=0)
+    stop = layer if layer is None or layer >= 0 else depth + layer
+    if stop is not None and not 0 <= stop < depth:
+        raise SelectionError(f"layer={layer}, but the model has layers 0 to {depth - 1}.")
+    given = encode(module, tokenizer, text, inputs=inputs)
+    reduction = Reduction(check_heads(heads))
+    session = Session(found, reduction, block=block)
+    settings = {"heads": heads, "sinks": sinks, "residual": residual, "start_layer": start, "layer": layer}
+    return _Job(module, given, session, reduction, residual, start, stop, sinks, {**settings, **given.settings})
+
+
+def _settled(weights: torch.Tensor, keys: int, sinks: str) -> tuple[torch.Tensor, bool]:
+    """(weights whose rows sum to one, or to one less what a sink took; whether there is a sink)."""
+    if weights.shape[-1] == keys + 1:
+        sink = bool((weights[..., -1] > _SLACK).any()) and sinks == "keep"
+        used = weights if sink else weights[..., :keys]
+        return (used / used.sum(-1, keepdim=True))[..., :keys], sink
+    sums = weights.sum(-1, keepdim=True)
+    sink = bool((sums < 1 - _SLACK).any())
+    if sink and sinks == "error":
+        raise CaptureError(f"Rows sum to {float(sums.min()):.3f}: a learned sink takes the rest. Pass sinks='keep'.")
+    return (weights, True) if sink and sinks == "keep" else (weights / sums, False)
+
+
+class _Running:
+    """The product of all layers so far."""
+
+    def __init__(self, job: _Job) -> None:
+        self.job = job
+        self.product: torch.Tensor | None = None
+        self.layers: list[int] = []
+        self.order = 0
+        self.sink = False
+
+    def take(self, record: Record) -> None:
+        """Multiply one layer in."""
+        if record.call.kind == "cross" or record.queries != record.keys:
+            raise CaptureError(
+                f"{record.call.name} attends to {record.keys} positions from {record.queries}: only layers that look "
+                "at their own sequence can be streamed. Keep the layers:  rollout(capture(model, tokenizer, text))"
+            )
+        order, self.order = self.order, self.order + 1
+        layer = order if record.call.entry or record.call.layer in self.layers else record.call.layer
+        if not self.job.within(layer):
+            return
+        share = self.job.share(order)
+        settled, sink = _settled(record.weights, record.keys, self.job.sinks)
+        self.sink = self.sink or sink
+        adjusted = settled.mul(1 - share)
+        if self.product is None:
+            adjusted.diagonal(dim1=-2, dim2=-1).add_(share)
+            self.product = adjusted
+        else:
+            self.product = torch.baddbmm(self.product, adjusted, self.product, beta=share)
+        self.layers.append(layer)
+
+
+def _descend(job: _Job, rows: Sequence[int]) -> tuple[torch.Tensor, list[int], bool]:
+    """Carry one row vector for each example from the top layer down to the inputs."""
+    lazy = job.session.lazy or []
+    chosen = [(i, one) for i, one in enumerate(lazy) if job.within(one.call.layer)]
+    if not chosen:
+        raise SelectionError(f"No layer with attention from {job.start} to {job.stop}.")
+    first = chosen[0][1]
+    batch, n = first.query.shape[0], first.query.shape[-2]
+    carried = torch.zeros(batch, n, device=first.query.device)
+    for example, row in enumerate(rows):
+        carried[example, job.given.positions[example][row]] = 1
+    sink = False
+    with torch.no_grad():
+        for order, one in reversed(chosen):
+            share = job.share(order)
+            mixed, found = _mixed(job, one, carried)
+            sink = sink or found
+            carried = carried * share + mixed * (1 - share)
+    return carried, [one.call.layer for _, one in chosen], sink
+
+
+def _mixed(job: _Job, one: Lazy, carried: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """``carried @ weights`` of one layer, in blocks of the rows in which there is something to carry."""
+    n = carried.shape[1]
+    size = plain.block_rows(one.query, one.key, job.session.block)
+    out = torch.zeros_like(carried)
+    sink = False
+    # The output of the function is not needed, so a value of width one will do where it is nothing but mixed.
+    value = one.value[..., :1] if is_plain(one.eager) else one.value
+    for start in range(0, n, size):
+        stop = min(n, start + size)
+        part = carried[:, start:stop]
+        if not bool(part.any()):
+            continue
+        mask = one.mask
+        if mask is not None and mask.ndim >= 3 and mask.shape[-2] == n:
+            mask = mask[..., start:stop, :]
+        options = dict(one.options)
+        bias = options.get("position_bias")
+        if isinstance(bias, torch.Tensor) and bias.shape[-2] == n:
+            options["position_bias"] = bias[..., start:stop, :]
+        weights = one.eager(one.module, one.query[:, :, start:stop], one.key, value, mask, **options)[1]
+        settled, found = _settled(job.reduction.whole(weights), one.key.shape[-2], job.sinks)
+        sink = sink or found
+        out += torch.bmm(part[:, None], settled)[:, 0]
+    return out, sink
+
+
+def _results(
+    job: _Job, layers: Sequence[int], product: torch.Tensor, notes: Sequence[str], sink: bool,
+    rows: Sequence[int] | None = None,
+) -> Streamed | list[Streamed]:  # fmt: skip
+    out = []
+    for example in range(len(job.given)):
+        known = job.given.length == product.shape[-1]
+        kept = list(job.given.positions[example]) if known else list(range(product.shape[-1]))
+        tokens = job.given.tokens[example] if known else Tokens.numbered(product.shape[-1])
+        scores = product[example][:, kept] if rows is not None else product[example][kept][:, kept]
+        matrix = scores.cpu().numpy()
+        queries = tokens
+        if sink:
+            matrix = np.concatenate([matrix, np.clip(1 - matrix.sum(-1, keepdims=True), 0, None)], -1)
+            tokens = with_sink(tokens)
+        one = Streamed(
+            matrix, tokens, queries, tuple(layers), max(s.depth for s in job.session.survey.sites.values()),
+            name_of(job.model), "interface" if job.session.survey.interface else "tap",
+            (*job.given.notes, *notes), {**job.settings, "stream": "product" if rows is None else "row"},
+        )  # fmt: skip
+        out.append(one if rows is None else _row_of(one, rows[example], "row", 0))
+    return out[0] if job.given.single and len(out) == 1 else out
+
+
+def _row_of(one: Streamed, row: int, how: str, at: int | None = None) -> Streamed:
+    settings = {**one.settings, "stream": how, "position": row}
+    scores = one.scores[row if at is None else at]
+    return Streamed(scores, one.tokens, one.queries, one.layers, one.depth, one.model, one.route, one.notes, settings)

@@ -1,0 +1,193 @@
+"""What a method may be called on, brought to one form: a list of :class:`Attention`.
+
+rollout(model, tokenizer, text)      the model is run once
+rollout(attention)                   what capture gave
+rollout(outputs.attentions)          what Hugging Face gave: a tuple of [batch, heads, n, n]
+rollout(array)                       [layers, n, n] or [layers, heads, n, n]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow.attention import Attention, Block, check_weights, is_causal, reduce_heads
+from attnflow.errors import InputError, SelectionError, ShapeError
+from attnflow.relevance import Relevance
+from attnflow.tokens import Tokens
+
+Heads = str | int | Sequence[int]
+_TOWERS = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
+
+
+def each(
+    source: Any,
+    tokenizer: Any,
+    text: Any,
+    method: Callable[[Attention], Relevance],
+    *,
+    heads: Heads | None = None,
+    sinks: str | None = None,
+    tokens: Sequence[str] | None = None,
+    block: str | None = None,
+    **options: Any,
+) -> Relevance | list[Relevance]:
+    """Apply ``method`` to every example of ``source``: one example gives one result, a list gives a list."""
+    found, single = attentions(source, tokenizer, text, heads=heads, sinks=sinks, tokens=tokens, **options)
+    if block is not None:
+        found = [a.block(block) for a in found]
+    # The result keeps the heads where they are there: a page can show each of them.
+    results = [replace(method(reduced(a, heads)), attention=a) for a in found]
+    return results[0] if single else results
+
+
+def attentions(
+    source: Any,
+    tokenizer: Any = None,
+    text: Any = None,
+    *,
+    heads: Heads | None = None,
+    sinks: str | None = None,
+    tokens: Sequence[str] | None = None,
+    **options: Any,
+) -> tuple[list[Attention], bool]:
+    """(attention of every example, whether one example was meant)."""
+    if is_model(source):
+        from attnflow.capturing.capture import capture
+
+        chosen = {} if sinks is None else {"sinks": sinks}
+        taken = capture(source, tokenizer, text, heads="mean" if heads is None else heads, **chosen, **options)
+        return (taken, False) if isinstance(taken, list) else ([taken], True)
+    _refuse_text(source, tokenizer, text, options)
+    if isinstance(source, Attention):
+        return [source], True
+    if isinstance(source, list) and source and all(isinstance(a, Attention) for a in source):
+        return source, False
+    ready: dict[str, Any] = {"tokens": tokens, "heads": "mean" if heads is None else heads, "sinks": sinks or "error"}
+    fields = _output_fields(source)
+    if fields:
+        return _from_outputs(fields, **ready)
+    if source is None or (hasattr(source, "__len__") and len(source) == 0):
+        raise InputError(
+            f"No attention in {type(source).__name__!r}: transformers returns an empty tuple where the model runs "
+            "with sdpa or flash attention. Give the model itself:  rollout(model, tokenizer, text)"
+        )
+    return _from_arrays(source, **ready)
+
+
+def is_model(source: Any) -> bool:
+    """Whether ``source`` is a model that has to be run first."""
+    import torch
+
+    return isinstance(source, torch.nn.Module)
+
+
+def _refuse_text(source: Any, tokenizer: Any, text: Any, options: Mapping[str, Any]) -> None:
+    given = [name for name, value in (("tokenizer", tokenizer), ("text", text)) if value is not None]
+    given += list(options)
+    if given:
+        raise InputError(
+            f"{', '.join(given)} belong to a model, but the first argument is {_kind(source)}. "
+            "Pass the model:  rollout(model, tokenizer, text)  or the attention alone:  rollout(attention)"
+        )
+
+
+def _kind(source: Any) -> str:
+    name = type(source).__name__
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def reduced(attention: Attention, heads: Heads | None) -> Attention:
+    """One matrix a layer; asking for heads that are no longer there is an error."""
+    if attention.heads == "all":
+        chosen = "mean" if heads is None else heads
+        kept = chosen if isinstance(chosen, str | int) else tuple(chosen)
+        blocks = {name: b.reduced(chosen) for name, b in attention.blocks.items()}
+        return replace(attention, blocks=blocks, heads=kept)
+    asked = heads if heads is None or isinstance(heads, str | int) else tuple(heads)
+    if asked is not None and asked != attention.heads:
+        raise SelectionError(
+            f"heads={heads!r}, but this attention was captured with heads={attention.heads!r}. "
+            "Keep them all:  capture(model, tokenizer, text, heads='all')"
+        )
+    return attention
+
+
+def to_numpy(value: Any) -> npt.NDArray[Any]:
+    """An array from whatever holds numbers; bfloat16, which numpy lacks, becomes float32."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ShapeError("The attention is not one array a layer: its parts differ in shape.") from None
+    if array.dtype.kind not in "fiu":
+        raise InputError(
+            f"Attention of type {type(value).__name__} ({array.dtype}) is not numbers. Give a model, what capture "
+            "returned, Hugging Face's attentions, or an array [layers, n, n]."
+        )
+    return array
+
+
+def _output_fields(source: Any) -> dict[str, Any]:
+    """The attention fields of a Hugging Face output, if it is one."""
+    if not isinstance(source, Mapping):
+        return {}
+    towers = {name: source[key] for name, key in _TOWERS.items() if len(source.get(key) or ())}
+    if len(towers) == len(_TOWERS):
+        return towers
+    if len(source.get("attentions") or ()):
+        return {"self": source["attentions"]}
+    raise InputError(
+        f"{type(source).__name__} has no attention in it (keys: {', '.join(map(str, source))}). "
+        "Give the model itself:  rollout(model, tokenizer, text)"
+    )
+
+
+def _from_outputs(fields: Mapping[str, Any], tokens: Any, heads: Heads, sinks: str) -> tuple[list[Attention], bool]:
+    if set(fields) == {"self"}:
+        return _from_arrays(fields["self"], tokens, heads, sinks)
+    layers = {name: [to_numpy(w) for w in value] for name, value in fields.items()}
+    batch = layers["decoder"][0].shape[0]
+    kept = heads if isinstance(heads, str | int) else tuple(heads)
+    out = []
+    for b in range(batch):
+        blocks = {name: _block(name, [w[b] for w in ws], heads, sinks) for name, ws in layers.items()}
+        out.append(Attention(blocks, heads=kept))
+    return out, batch == 1
+
+
+def _block(name: str, weights: Sequence[npt.NDArray[Any]], heads: Heads, sinks: str) -> Block:
+    checked = [reduce_heads(check_weights(w, f"{name} layer {i}", sinks), heads) for i, w in enumerate(weights)]
+    q, k = checked[0].shape[-2:]
+    prefix = "" if name == "encoder" else "output "
+    queries = Tokens.numbered(q, prefix)
+    keys = Tokens.numbered(k) if name == "cross" else queries
+    block = Block(tuple(checked), tuple(range(len(checked))), queries, keys)
+    return replace(block, causal=name != "cross" and is_causal(block))
+
+
+def _from_arrays(source: Any, tokens: Any, heads: Heads, sinks: str) -> tuple[list[Attention], bool]:
+    if isinstance(source, tuple | list):
+        layers = [to_numpy(w) for w in source]
+        ranks = {w.ndim for w in layers}
+        if len(ranks) > 1:
+            raise ShapeError(f"Layers of different rank: {sorted(ranks)} axes. Give the same for each layer.")
+        if ranks == {4}:
+            batch = layers[0].shape[0]
+            return [
+                Attention.of([w[b] for w in layers], tokens, heads=heads, sinks=sinks) for b in range(batch)
+            ], batch == 1
+        return [Attention.of(layers, tokens, heads=heads, sinks=sinks)], True
+    array = to_numpy(source)
+    if array.ndim not in (3, 4):
+        raise ShapeError(
+            f"Attention of shape {array.shape} has {array.ndim} axes; use [layers, n, n] or [layers, heads, n, n]. "
+            "One layer alone is given as array[None]."
+        )
+    return [Attention.of(array, tokens, heads=heads, sinks=sinks)], True

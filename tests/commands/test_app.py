@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attnflow import Relevance, __version__, demo, gradient, rollout
+from attnflow.commands.app import main
+from tests.pages import data_of
+
+TEXT = demo.SENTENCE
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The demo model as a user would have saved it."""
+    path = tmp_path_factory.mktemp("model")
+    demo.model().save_pretrained(path)
+    demo.tokenizer().save_pretrained(path)
+    return str(path)
+
+
+def run(*arguments: str) -> int:
+    """Exit code of a call within this process."""
+    try:
+        main(list(arguments))
+    except SystemExit as leave:
+        return int(leave.code or 0)
+    return 0
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The message of a call that must fail: one paragraph on stderr, exit code 2, no traceback."""
+    assert run(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    assert err.startswith("attnflow: ")
+    assert err.strip().count("\n") == 0
+    return err
+
+
+def test_version(capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out.strip() == f"attnflow {__version__}"
+
+
+def test_demo_prints_a_table_and_writes_a_page(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("demo") == 0
+    out = capsys.readouterr().out
+    for wanted in ("raw", "rollout", "flow", "doors", "<unk>", str(tmp_path / "attnflow-demo.html")):
+        assert wanted in out
+    assert "doors" in (tmp_path / "attnflow-demo.html").read_text()
+    assert run("demo") == 0  # its own page may be written again
+
+
+def test_the_module_runs_as_a_program_too():
+    done = subprocess.run([sys.executable, "-m", "attnflow", "--version"], capture_output=True, text=True, check=True)
+    assert __version__ in done.stdout
+
+
+def test_explain_shows_what_the_library_computes(capsys, folder):
+    assert run("explain", folder, TEXT, "--method", "rollout", "--layer", "2", "--position", "2") == 0
+    out = capsys.readouterr().out
+    expected = rollout(demo.model(), demo.tokenizer(), TEXT, layer=2, position=2)
+    for score in expected.scores[0]:
+        assert f"{score:.3f}" in out
+    assert "layer 2 · position 2 key" in " ".join(out.split())
+
+
+def test_words_and_special_tokens(capsys, folder):
+    assert run("explain", folder, TEXT, "-m", "raw", "--words", "--drop-special") == 0
+    out = capsys.readouterr().out
+    assert "<eos>" not in out
+    assert "of the mass lay on special tokens (dropped)" in out
+
+
+@pytest.mark.parametrize("suffix", ["html", "png", "pdf", "svg", "csv", "json", "safetensors"])
+def test_every_kind_of_file(capsys, folder, tmp_path, suffix):
+    path = tmp_path / f"out.{suffix}"
+    assert run("explain", folder, TEXT, "-m", "rollout", "--out", str(path)) == 0
+    assert f"Written: {path}" in capsys.readouterr().out.replace("\n", "")
+    expected = rollout(demo.model(), demo.tokenizer(), TEXT, position="cls").scores
+    if suffix == "csv":
+        assert np.allclose(pd.read_csv(path).score, expected.ravel())
+    elif suffix == "json":
+        assert np.allclose(json.loads(path.read_text())[0]["scores"], expected)
+    elif suffix == "safetensors":
+        assert np.allclose(Relevance.load(path).scores, expected)
+    else:
+        heads = {"html": b"<!doctype html>", "png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+        assert path.read_bytes().startswith(heads[suffix])
+
+
+def test_a_page_has_every_method_and_opens_at_the_layer_asked_for(capsys, folder, tmp_path):
+    path = tmp_path / "page.html"
+    assert run("explain", folder, TEXT, "--layer", "2", "--position", "1", "--drop-special", "--out", str(path)) == 0
+    data = data_of(path.read_text())
+    first = data["fusions"][0]
+    assert [m["name"] for m in first["methods"]] == ["raw", "rollout", "flow", "gradient", "blankout"]
+    assert first["targets"][0] == [2, 1]
+    assert data["start"] == {"words": False, "special": False}
+    assert len(first["curves"]) == 6
+    heads = demo.model().config.num_attention_heads
+    assert [f["name"] for f in data["fusions"]] == ["mean", "max", "min", *(f"head {h}" for h in range(heads))]
+    assert "blankout" in capsys.readouterr().out
+
+
+def test_gradients_stand_beside_attention(capsys, folder):
+    assert run("explain", folder, TEXT, "-m", "raw", "-m", "gradient", "--layer", "0", "--words") == 0
+    out = capsys.readouterr().out
+    for score in gradient(demo.model(), demo.tokenizer(), TEXT).scores[0]:
+        assert f"{score:.3f}" in out
+
+
+def test_a_file_that_exists_is_refused_before_anything_runs(capsys, tmp_path):
+    path = tmp_path / "out.csv"
+    path.write_text("mine")
+    assert "exists already" in refused(capsys, "explain", "no-such-model", TEXT, "--out", str(path))
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--method", "grad"], "--method grad is not known. Use raw, rollout, flow, gradient, blankout."),
+        (["--position", "middle"], "--position middle is not known. Use a number, cls, last or mask."),
+        (["--position", "99"], "position=99, but there are 7 positions: use -7 to 6."),
+        (["--position", "mask"], "position='mask', but the input has no mask token"),
+        (["--layer", "12"], "layer=12, but the layers with attention are 0, 1, 2, 3, 4, 5."),
+        (["--heads", "some"], "--heads some is not known. Use mean, max, min, or numbers: 3 or 0,2,5."),
+        (["--heads", "9"], "8 heads"),
+        (["--residual", "1.5"], "a residual share is in [0, 1)"),
+        (["--out", "a.docx"], "--out a.docx ends in '.docx'. Use one of: .html"),
+        (["--out", "a.safetensors"], "holds one result, and 3 methods are asked for. Choose one:  --method flow"),
+    ],
+)
+def test_bad_options_get_one_paragraph(capsys, folder, options, text):
+    assert text in refused(capsys, "explain", folder, TEXT, *options)
+
+
+def test_bad_models_and_texts(capsys, folder, tmp_path):
+    assert "could not be loaded" in refused(capsys, "explain", "no-such/model", TEXT)
+    assert "folder without a config.json" in refused(capsys, "explain", str(tmp_path), TEXT)
+    assert "empty" in refused(capsys, "explain", folder, "")
+    assert "64" in refused(capsys, "explain", folder, "key " * 100)
+
+
+def test_debug_shows_the_traceback():
+    done = subprocess.run(
+        [sys.executable, "-m", "attnflow", "--debug", "explain", "x", "y", "--method", "z"],
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" in done.stderr
+    assert done.returncode != 0
+
+
+def test_models_lists_routes(capsys):
+    assert run("models") == 0
+    out, err = capsys.readouterr()
+    assert "bert\tinterface" in out
+    assert "model types" in err
+    assert run("models", "llama") == 0
+    assert capsys.readouterr().out == "llama: interface\n"
+    assert "'lama' is not one of the" in refused(capsys, "models", "lama")

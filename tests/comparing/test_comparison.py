@@ -1,0 +1,87 @@
+"""The result: tables, curves, files; and a bootstrap against theory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from attnflow.comparing.comparison import Comparison, interval
+from attnflow.errors import FileError, SelectionError
+
+
+def made(examples=40, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = [
+        {"example": e, "digest": "", "target": "x", "method": m, "reference": r, "correlation": c, "special": s,
+         "layer": layer, "value": float(rng.normal(0.1 * layer, 0.1)), "n": 9, "ties": 0.25, "reference_ties": 0.0,
+         "error": None}
+        for e in range(examples) for m in ("raw", "flow_100%") for r in ("gradient", "blankout")
+        for c in ("spearman", "kendall") for s in (False, True) for layer in (0, 3)
+    ]  # fmt: skip
+    rows[0]["value"] = float("nan")
+    return Comparison(pa.Table.from_pylist(rows), {"k": 5}, {"flow": 2.0})
+
+
+def test_the_bootstrap_interval_is_near_the_normal_one():
+    values = np.random.default_rng(1).normal(0.4, 0.2, 400)
+    low, high = interval(values, 4000)
+    half = 1.96 * values.std(ddof=1) / math.sqrt(400)
+    assert low == pytest.approx(values.mean() - half, abs=2e-3)
+    assert high == pytest.approx(values.mean() + half, abs=2e-3)
+    assert interval(values, 200, seed=3) == interval(values, 200, seed=3) != interval(values, 200, seed=4)
+    assert all(math.isnan(x) for x in interval(values[:1])) and all(math.isnan(x) for x in interval(values, 0))
+
+
+def test_counts_of_nan():
+    frame = made().to_frame()
+    assert frame["nan"].sum() == 1 and frame[frame["nan"] == 1]["n"].iloc[0] == 39
+
+
+def test_markdown_and_latex():
+    c = made()
+    lines = c.to_markdown().splitlines()
+    assert lines[0] == "| reference | method | layer 0 | layer 3 | n | NaN | ties |"
+    assert len(lines) == 2 + 4 and " ± " in lines[2]
+    assert lines[2].startswith("| gradient | raw | ") and lines[2].endswith("| 40 | 1 | 0.25 |")
+    assert c.to_markdown("kendall", True) != c.to_markdown()
+    text = c.to_latex()
+    assert text.startswith(r"\begin{tabular}{llccrrr}") and r"flow\_100\%" in text and r" $\pm$ " in text
+    assert text.count(r"\\") == 5 and "_" not in text.replace(r"\_", "")
+    with pytest.raises(SelectionError, match="correlation='pearson' was not computed. There is: spearman, kendall"):
+        c.to_markdown("pearson")
+
+
+def test_the_plot_has_a_curve_and_a_band_for_each_method_and_leaves_pyplot_alone():
+    import sys
+
+    before = "matplotlib.pyplot" in sys.modules
+    axes = made().plot(reference="blankout")
+    assert [line.get_label() for line in axes.lines[:2]] == ["raw", "flow_100%"] and len(axes.collections) == 2
+    assert axes.get_ylabel() == "spearman with blankout" and list(axes.get_xticks()) == [0, 3]
+    assert ("matplotlib.pyplot" in sys.modules) == before
+    assert made().plot(ax=axes) is axes
+    with pytest.raises(SelectionError, match="reference='lime' was not computed. There is: gradient, blankout"):
+        made().plot(reference="lime")
+
+
+def test_saved_and_loaded(tmp_path):
+    c = made()
+    c.save(tmp_path / "c.parquet")
+    back = Comparison.load(tmp_path / "c.parquet")
+    assert back.records.equals(c.records) and back.settings == c.settings and back.costs == c.costs
+    with pytest.raises(FileError, match="exists already and overwrite=False"):
+        c.save(tmp_path / "c.parquet")
+    c.save(tmp_path / "c.parquet", overwrite=True)
+    with pytest.raises(FileError, match="is neither a file nor a folder"):
+        Comparison.load(tmp_path / "nothing")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    with pytest.raises(FileError, match="is not a whole Parquet file"):
+        Comparison.load(tmp_path / "bad.parquet")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(FileError, match=r"Comparison.save did not write it"):
+        Comparison.load(tmp_path / "other.parquet")

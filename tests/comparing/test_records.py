@@ -1,0 +1,125 @@
+"""Parts that are whole or not there, settings that may not be mixed, and what a damaged folder says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from attnflow.comparing.records import COLUMNS, costs_of, differences, open_records, read_parts, read_settings, to_table
+from attnflow.errors import FileError
+
+SETTINGS = {"model": {"name": "bert"}, "k": 5, "layers": [0, 1]}
+
+
+def rows(*examples):
+    return [
+        {"example": e, "digest": f"d{e}", "method": "raw", "reference": "gradient", "correlation": "spearman",
+         "special": True, "layer": layer, "value": float("nan") if layer else 0.25, "n": 7, "ties": 0.5}
+        for e in examples for layer in (0, 1)
+    ]  # fmt: skip
+
+
+def open_it(*arguments, **options):
+    with open_records(*arguments, **options):
+        pass
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    with open_records(tmp_path / "run", SETTINGS) as records:
+        records.add(to_table(rows(2, 3), {"flow": 1.5}))
+        records.add(to_table(rows(0), {"flow": 0.5, "raw": 1.0}))
+    with open_records(tmp_path / "run", SETTINGS, resume=True) as records:
+        table = records.table()
+        assert records.done == {0: "d0", 2: "d2", 3: "d3"} and records.costs() == {"flow": 2.0, "raw": 1.0}
+    assert table.column("example").to_pylist() == [0, 0, 2, 2, 3, 3]
+    assert table.column_names == list(COLUMNS)
+    value = table.column("value").to_pylist()
+    assert value[0] == 0.25 and value[1] != value[1] and table.column("error").null_count == 6
+    assert read_settings(tmp_path / "run") == SETTINGS
+
+
+def test_in_memory_nothing_is_written(tmp_path):
+    with open_records(None, SETTINGS) as records:
+        records.add(to_table(rows(1), {}))
+        assert records.table().num_rows == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_costs_are_in_each_part():
+    assert costs_of(to_table(rows(1), {"raw": 2.0})) == {"raw": 2.0}
+    assert costs_of(to_table(rows(1), {}).replace_schema_metadata(None)) == {}
+
+
+def test_a_run_is_not_overwritten_and_settings_are_not_mixed(tmp_path):
+    with open_records(tmp_path, SETTINGS):
+        pass
+    with pytest.raises(FileError, match="holds the records of a run already. Go on with it by resume=True"):
+        open_it(tmp_path, SETTINGS)
+    changed = {**SETTINGS, "model": {"name": "gpt2"}, "k": 3, "unit": "word"}
+    with pytest.raises(FileError) as caught:
+        open_it(tmp_path, changed, resume=True)
+    message = str(caught.value)
+    assert "records of other settings" in message
+    for line in ("k: 5 then, 3 now", 'model.name: "bert" then, "gpt2" now', 'unit: nothing then, "word" now'):
+        assert line in message
+    assert "layers" not in message
+    assert read_settings(tmp_path) == SETTINGS
+
+
+def test_differences_of_equal_settings_are_none():
+    assert differences(SETTINGS, json.loads(json.dumps(SETTINGS))) == []
+
+
+def test_one_run_at_a_time(tmp_path):
+    pytest.importorskip("fcntl")
+    with open_records(tmp_path, SETTINGS), pytest.raises(FileError, match="Another run is writing to"):
+        open_it(tmp_path, SETTINGS, resume=True)
+    open_it(tmp_path, SETTINGS, resume=True)
+
+
+def test_a_stray_file_of_a_killed_run_is_removed_and_whole_parts_are_kept(tmp_path):
+    with open_records(tmp_path, SETTINGS) as records:
+        records.add(to_table(rows(0), {}))
+    (tmp_path / "parts" / "000000009.part").write_bytes(b"PAR1 half")
+    with open_records(tmp_path, SETTINGS, resume=True) as records:
+        assert set(records.done) == {0}
+    assert [p.name for p in (tmp_path / "parts").iterdir()] == ["000000000.parquet"]
+
+
+def test_a_run_killed_before_its_settings_were_written_can_start(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "settings.jsonabc.part").write_bytes(b"{")
+    with open_records(tmp_path, SETTINGS, resume=True) as records:
+        assert records.done == {}
+
+
+def test_a_damaged_or_foreign_folder_is_refused(tmp_path):
+    with open_records(tmp_path / "run", SETTINGS) as records:
+        records.add(to_table(rows(0), {}))
+    part = tmp_path / "run" / "parts" / "000000000.parquet"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-20])
+    with pytest.raises(
+        FileError, match=r"is not a whole Parquet file .*Remove it, and its examples are done again:  rm"
+    ):
+        list(read_parts(tmp_path / "run"))
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1]}), part)
+    with pytest.raises(FileError, match="has columns a: attnflow compare did not write it"):
+        list(read_parts(tmp_path / "run"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("precious")
+    with pytest.raises(FileError, match="is not empty and holds no run of attnflow compare"):
+        open_it(tmp_path / "other", SETTINGS)
+    assert (tmp_path / "other" / "thesis.txt").read_text() == "precious"
+    with pytest.raises(FileError, match=r"has no settings.json"):
+        read_settings(tmp_path / "other")
+    (tmp_path / "run" / "settings.json").write_text("{")
+    with pytest.raises(FileError, match="is not JSON: damaged"):
+        read_settings(tmp_path / "run")
+    (tmp_path / "run" / "settings.json").write_text('{"format": 99, "settings": {}}')
+    with pytest.raises(FileError, match="is not of format 1"):
+        read_settings(tmp_path / "run")
