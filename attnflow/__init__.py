@@ -13,6 +13,7 @@ from attnflow.errors import AttnFlowError
 from attnflow.models.register import register as _register
 from attnflow.relevance import Relevance
 from attnflow.scoring.blankout import blankout
+from attnflow.scoring.direct import direct
 from attnflow.scoring.flow.flow import flow
 from attnflow.scoring.gradient import gradient
 from attnflow.scoring.raw import raw
@@ -29,6 +30,7 @@ __all__ = [
     "capture",
     "compare",
     "correlate",
+    "direct",
     "flow",
     "gradient",
     "raw",

@@ -75,11 +75,11 @@ class Block:
         """True if the last column is what a learned sink took."""
         return bool(self.keys) and self.keys[-1] == SINK
 
-    def reduced(self, heads: str | int | Sequence[int] = "mean") -> Block:
-        """The same block with its heads brought down to one matrix a layer."""
+    def reduced(self, heads: str | int | Sequence[int] = "mean", rows: bool = True) -> Block:
+        """The same block with its heads brought down to one matrix a layer; ``rows`` as in :func:`reduce_heads`."""
         if all(w.ndim == 2 for w in self.weights):
             return self
-        return replace(self, weights=tuple(reduce_heads(w, heads) for w in self.weights), gradients=None)
+        return replace(self, weights=tuple(reduce_heads(w, heads, rows) for w in self.weights), gradients=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ class Attention:
         check_edges(edges)
         matrices = [check_weights(np.asarray(w), f"layer {i}", sinks, edges) for i, w in enumerate(weights)]
         if heads != "all":
-            matrices = [reduce_heads(w, heads) for w in matrices]
+            matrices = [reduce_heads(w, heads, rows=edges != "gradient") for w in matrices]
         queries = _names(tokens, matrices[0].shape[-2] if matrices else 0)
         keys = queries
         if matrices and matrices[0].shape[-1] == len(queries) + 1 and sinks == "keep":
@@ -255,10 +255,11 @@ class Attention:
         )
 
 
-def reduce_heads(weights: Array, heads: str | int | Sequence[int]) -> Array:
+def reduce_heads(weights: Array, heads: str | int | Sequence[int], rows: bool = True) -> Array:
     """``[H, n, m]`` → ``[n, m]``: mean, max or min over the heads, one head, or the mean of some.
 
-    Maxima and minima do not sum to one, so their rows are divided by their sum.
+    Maxima and minima do not sum to one, so their rows are divided by their sum; not so with ``rows=False``, for
+    gradient edges, whose rows may have any sum.
     """
     if weights.ndim == 2:
         return weights
@@ -268,6 +269,8 @@ def reduce_heads(weights: Array, heads: str | int | Sequence[int]) -> Array:
         if heads not in ("max", "min"):
             raise SelectionError(f"heads={heads!r} is not known. Use 'mean', 'max', 'min', a number or a list.")
         picked = weights.max(0) if heads == "max" else weights.min(0)
+        if not rows:
+            return np.asarray(picked)
         total = picked.sum(-1, keepdims=True, dtype=_wide(weights))
         return np.asarray(np.divide(picked, total, out=np.zeros(picked.shape, total.dtype), where=total > 0))
     chosen = [heads] if isinstance(heads, int) else list(heads)

@@ -36,7 +36,7 @@ def test_the_version_is_in_one_place_and_the_citation_agrees():
 
 def test_modules_stay_small():
     for path in (ROOT / "attnflow").rglob("*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 350, path
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, path
 
 
 def test_no_registry_host_is_named():

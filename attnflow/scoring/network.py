@@ -6,9 +6,13 @@ inputs (columns). With the residual share ρ
 
     Â = (1 − ρ)·W + ρ·I,  its rows divided by their sums          (the paper: ρ = ½)
 
+Edges that hold the residual connection already (norm, alti, value zeroing) are used as they are. Gradient edges are in
+units of the target, so they are not divided by anything: Â = I + W (Chefer et al. 2021, equation 6).
+
 An encoder-decoder model is one graph over both token sequences, encoder positions first: each encoder layer is
 a step that leaves decoder positions as they are, each decoder layer is a self step and a cross step (rows:
-decoder positions, columns: encoder positions, the residual on the decoder's own position).
+decoder positions, columns: encoder positions, the residual on the decoder's own position). Where a cross block holds
+the residual, its rows sum to less than one, and what they lack is the share of the decoder's own position.
 """
 
 from __future__ import annotations
@@ -25,7 +29,10 @@ from attnflow.errors import SelectionError, ShapeError
 from attnflow.tokens import Tokens, join
 
 F64 = npt.NDArray[np.float64]
-Residual = float | str | Sequence[float] | npt.NDArray[Any]
+Residual = float | str | Sequence[float] | npt.NDArray[Any] | None
+"""None leaves the choice to the edges; see :func:`residual_of`."""
+
+_NAMES = "a number in [0, 1), 'none', 'add' or 'measured'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +40,8 @@ class Step:
     """One attention layer inside a graph of ``size`` nodes a level.
 
     Rows ``row … row+q`` (above) look at columns ``column … column+k`` (below) with ``weights`` [q, k] and at
-    their own node with the residual ``share`` [q]; all other nodes are handed down as they are.
+    their own node with the residual ``share`` [q]; all other nodes are handed down as they are. Weights and share are
+    mixed, (1 − share)·W + share·I with rows divided by their sums, or ``added``: W + share·I.
     """
 
     weights: npt.NDArray[Any]
@@ -41,9 +49,10 @@ class Step:
     size: int
     row: int = 0
     column: int = 0
+    added: bool = False
 
     def matrix(self) -> F64:
-        """The step as a matrix ``[size, size]`` whose rows sum to one (or to zero, for a row of zeros)."""
+        """The step as a matrix ``[size, size]``; unless ``added``, rows sum to one (or zero, for a row of zeros)."""
         rows, columns = self._slices()
         mass, weights = self._parts()
         out = np.eye(self.size)
@@ -81,6 +90,8 @@ class Step:
     def _parts(self) -> tuple[tuple[F64, F64], F64]:
         """((attention's factor, residual's factor), weights): float64, so that the row sums are one."""
         weights = self.weights.astype(np.float64)
+        if self.added:
+            return (np.ones_like(self.share), self.share), weights
         total = (1 - self.share) * weights.sum(1) + self.share
         scale = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
         return ((1 - self.share) * scale, self.share * scale), weights
@@ -118,24 +129,73 @@ class Network:
         return np.stack([step.matrix() for step in self.steps])
 
 
-def network(attention: Attention, residual: Residual = 0.5, start_layer: int = 0) -> Network:
-    """The graph of ``attention``: its layers from ``start_layer`` up, adjusted by the residual share.
+def residual_of(attention: Attention, residual: Residual = None) -> Residual:
+    """What is done about the residual connection: what was asked for, or what fits the edges.
 
-    ``residual`` is a number in [0, 1), "none" (0), or measured: one share a layer ``[L]``, or one a layer and
-    position ``[L, n]``. Layers without attention hand every position down as it is.
+    None: "inside" (nothing is added) where the edges hold the residual, "add" for gradient edges, else the paper's 0.5.
+    An error where it was asked for and the edges hold it, or where it was not measured.
 
     >>> from attnflow import Attention
-    >>> net = network(Attention.of([[[0.2, 0.8], [1.0, 0.0]]]))
-    >>> net.stack()[0]
+    >>> half = [[[0.5, 0.5], [0.5, 0.5]]]
+    >>> [residual_of(Attention.of(half, edges=edges, residual_inside=edges == "alti"))
+    ...  for edges in ("attention", "alti", "gradient")]
+    [0.5, 'inside', 'add']
+    """
+    named = isinstance(residual, str)
+    if attention.residual_inside:
+        if residual is None or (named and residual in ("inside", "none")):
+            return "inside"
+        raise SelectionError(
+            f"residual={residual!r} was given, but {attention.edges} edges hold the residual connection already, as "
+            "the model weighs it. Leave residual out, or choose edges='attention'."
+        )
+    if residual is None:
+        return "add" if attention.edges == "gradient" else 0.5
+    if named and residual == "measured":
+        if attention.edges != "attention":
+            raise SelectionError(
+                f"residual='measured' is the share of the residual that goes with attention weights, but these are "
+                f"{attention.edges} edges. Use residual='add', or edges='attention'."
+            )
+        lacking = [name for name, b in attention.blocks.items() if b.mixing is None]
+        if lacking:
+            raise SelectionError(
+                f"residual='measured' needs the mixing ratio of each position, and {', '.join(lacking)} has none. "
+                "Measure it:  capture(model, tokenizer, text, mixing=True)"
+            )
+    elif named and residual not in ("none", "add"):
+        raise SelectionError(f"residual={residual!r} is not known. Use {_NAMES}.")
+    return residual
+
+
+def network(attention: Attention, residual: Residual = None, start_layer: int = 0) -> Network:
+    """The graph of ``attention``: its layers from ``start_layer`` up, adjusted for the residual connection.
+
+    ``residual`` is a share in [0, 1), "none" (0), "add" (I + W, rows not divided), "measured" (1 − the mixing ratio of
+    each position, :class:`Block`), or your own shares: one per layer ``[L]``, or one per layer and position ``[L, n]``.
+    None does what fits the edges (:func:`residual_of`). Layers without attention hand every position down as it is.
+
+    >>> from attnflow import Attention
+    >>> weights = [[[0.2, 0.8], [1.0, 0.0]]]
+    >>> network(Attention.of(weights)).stack()[0]
     array([[0.6, 0.4],
            [0.5, 0.5]])
+    >>> network(Attention.of(weights), residual="add").stack()[0]
+    array([[1.2, 0.8],
+           [1. , 1. ]])
+    >>> network(Attention.of(weights, edges="alti", residual_inside=True)).stack()[0]
+    array([[0.2, 0.8],
+           [1. , 0. ]])
     """
+    done = residual_of(attention, residual)
+    # Only gradient edges have rows of any sum: all others sum to one, up to rounding.
+    added = isinstance(done, str) and (done == "add" or (done == "none" and attention.edges == "gradient"))
     if set(attention.blocks) == {"encoder", "decoder", "cross"}:
-        return _two_towers(attention, residual, start_layer)
-    return _one_tower(attention.only, residual, start_layer)
+        return _two_towers(attention, done, start_layer, added)
+    return _one_tower(attention.only, done, start_layer, added)
 
 
-def _one_tower(block: Block, residual: Residual, start_layer: int) -> Network:
+def _one_tower(block: Block, residual: Residual, start_layer: int, added: bool) -> Network:
     chosen = _from(block, start_layer)
     size = max(max(block.weights[i].shape) for i in chosen)
     shares = _shares(residual, block)
@@ -144,7 +204,7 @@ def _one_tower(block: Block, residual: Residual, start_layer: int) -> Network:
         w = block.weights[i]
         _check_chain(w, block, steps)
         _check_residual(w, block, shares[i], block.layers[i])
-        steps.append(Step(w, shares[i], size))
+        steps.append(Step(w, shares[i], size, added=added))
     outputs = range(steps[-1].weights.shape[0])
     inputs = steps[0].weights.shape[1]
     return Network(
@@ -158,7 +218,7 @@ def _one_tower(block: Block, residual: Residual, start_layer: int) -> Network:
     )
 
 
-def _two_towers(attention: Attention, residual: Residual, start_layer: int) -> Network:
+def _two_towers(attention: Attention, residual: Residual, start_layer: int, added: bool) -> Network:
     encoder, decoder, cross = (attention[name] for name in ("encoder", "decoder", "cross"))
     if start_layer:
         raise SelectionError(
@@ -167,24 +227,43 @@ def _two_towers(attention: Attention, residual: Residual, start_layer: int) -> N
         )
     if not isinstance(residual, float | int | str):
         raise SelectionError(
-            "A measured residual needs one block, and this is an encoder-decoder model. Pass one number for all "
-            "layers, or take one block:  rollout(attention.block('decoder'), residual=…)"
+            "Shares of your own need one block, and this is an encoder-decoder model. Pass one number for all "
+            "layers, residual='measured', or take one block:  rollout(attention.block('decoder'), residual=…)"
         )
     first, n = len(encoder.keys), len(encoder.keys) + len(decoder.keys)
-    steps = [Step(w, s, n) for w, s in zip(encoder.weights, _shares(residual, encoder), strict=True)]
-    below = dict(zip(cross.layers, zip(cross.weights, _shares(residual, cross), strict=True), strict=True))
+    steps = [Step(w, s, n, added=added) for w, s in zip(encoder.weights, _shares(residual, encoder), strict=True)]
+    below = dict(zip(cross.layers, _cross(cross, residual, added, first, n), strict=True))
     labels = [f"encoder layer {layer}" for layer in encoder.layers]
     tops = []
     for layer, w, s in zip(decoder.layers, decoder.weights, _shares(residual, decoder), strict=True):
-        steps.append(Step(w, s, n, row=first, column=first))
+        steps.append(Step(w, s, n, row=first, column=first, added=added))
         labels.append(f"decoder layer {layer}")
         if layer in below:
-            steps.append(Step(*below[layer], size=n, row=first, column=0))
+            steps.append(below[layer])
             labels.append(f"cross-attention of layer {layer}")
         tops.append(len(steps))
     tokens = join(encoder.keys, decoder.keys)
     names = tuple(labels)
     return Network(tuple(steps), tuple(tops), decoder.layers, range(first, n), tokens, decoder.queries, names)
+
+
+def _cross(cross: Block, residual: Residual, added: bool, first: int, size: int) -> Iterator[Step]:
+    """The cross steps: decoder positions (rows) look at encoder positions (columns) and at their own node."""
+    for w, share in zip(cross.weights, _shares(residual, cross), strict=True):
+        if residual == "inside":
+            yield Step(w, own_share(w), size, row=first, added=True)
+        else:
+            yield Step(w, share, size, row=first, added=added)
+
+
+def own_share(cross: npt.NDArray[Any]) -> F64:
+    """``[queries]``: what the rows of a cross matrix that holds the residual leave to the decoder's own position.
+
+    >>> own_share(np.array([[0.25, 0.25], [1.0, 0.0]]))
+    array([0.5, 0. ])
+    """
+    rest: F64 = np.clip(1.0 - cross.sum(-1, dtype=np.float64), 0.0, None)
+    return rest
 
 
 def _from(block: Block, start_layer: int) -> list[int]:
@@ -224,14 +303,14 @@ def _fit(tokens: Tokens, n: int, size: int) -> Tokens:
 def _shares(residual: Residual, block: Block) -> list[F64]:
     """The residual share of every layer and output position of a block."""
     heights = [w.shape[-2] for w in block.weights]
+    if isinstance(residual, str) and residual == "measured" and block.mixing is not None:
+        return [1.0 - r.astype(np.float64) for r in block.mixing]
+    if isinstance(residual, str):
+        return [np.full(q, 1.0 if residual == "add" else 0.0) for q in heights]
     return [np.full(q, r) if r.ndim == 0 else r for q, r in zip(heights, _by_layer(residual, heights), strict=True)]
 
 
 def _by_layer(residual: Residual, heights: list[int]) -> Iterator[F64]:
-    if isinstance(residual, str):
-        if residual != "none":
-            raise SelectionError(f"residual={residual!r} is not known. Use a number in [0, 1), or 'none'.")
-        residual = 0.0
     values = np.asarray(residual, np.float64)
     if not np.isfinite(values).all() or values.min() < 0 or values.max() >= 1:
         raise SelectionError(

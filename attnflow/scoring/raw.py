@@ -9,6 +9,7 @@ import numpy as np
 
 from attnflow.attention import Attention, Block
 from attnflow.relevance import Relevance
+from attnflow.scoring.network import F64, own_share
 from attnflow.scoring.source import Heads, each
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens, join
@@ -29,15 +30,16 @@ def raw(
     sinks: str | None = None,
     block: str | None = None,
     tokens: Sequence[str] | None = None,
+    edges: str | None = None,
     **options: Any,
 ) -> Relevance | list[Relevance]:
-    """The attention weights themselves, heads averaged.
+    """The attention weights themselves, heads averaged; or each layer's matrix of other ``edges``.
 
     ``scores[l, i, j]``: how much output position *i* of layer *l* attends to position *j* **of the layer below**.
     Above the first layer that position is already a mixture of inputs, which is why raw attention is a poor
     guide there (Abnar & Zuidema 2020, Table 1). For an encoder-decoder model the columns are the encoder's
     positions followed by the decoder's, and a row holds the cross- and the self-attention of a decoder
-    layer, half each.
+    layer, half each. Edges that hold the residual connection have it in the output's own column.
 
     Args:
         source: a model (with ``tokenizer`` and ``text``), an :class:`Attention`, Hugging Face's tuple of
@@ -48,22 +50,49 @@ def raw(
         sinks: rows that sum to less than one: "error", "keep" or "renormalise".
         block: for models with several towers, the one to look at.
         tokens: names of the positions, where they are not known from a tokenizer.
-        options: passed to :func:`attnflow.capture`.
+        edges: what a layer's matrix holds: "attention" (default: the weights), "norm", "alti", "value_zeroing" or
+            "gradient"; see :func:`attnflow.capture` and the page of methods. An :class:`Attention` knows its own.
+        options: passed to :func:`attnflow.capture`: with edges="gradient" also ``target``.
 
     >>> raw([[[0.2, 0.8], [0.6, 0.4]]], position=0).scores
     array([[0.2, 0.8]])
     """
 
     def method(attention: Attention) -> Relevance:
-        if set(attention.blocks) == {"encoder", "decoder", "cross"}:
-            scores, keys, queries, layers = _two_towers(attention)
-        else:
-            only = attention.only
-            scores, keys, queries, layers = _stack(only), only.keys, only.queries, only.layers
-        settings = {"heads": attention.heads, "route": attention.route, "notes": attention.notes}
-        return chosen(scores, layers, keys, queries, layer, position, "raw", settings, attention.model)
+        scores, keys, queries, layers = matrices(attention)
+        return chosen(scores, layers, keys, queries, layer, position, "raw", said(attention), attention.model)
 
-    return each(source, tokenizer, text, method, heads=heads, sinks=sinks, tokens=tokens, block=block, **options)
+    given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
+    return each(source, tokenizer, text, method, **given, **explained_at(edges, position), **options)
+
+
+def said(attention: Attention) -> dict[str, Any]:
+    """What every method says of the attention that it was given."""
+    settings: dict[str, Any] = {"heads": attention.heads, "route": attention.route, "notes": attention.notes}
+    if attention.edges != "attention":
+        settings |= {"edges": attention.edges}
+        settings |= {name: attention.settings[name] for name in _TARGET if name in attention.settings}
+    return settings
+
+
+# What gradient edges say of the number that was differentiated; its position is not the one that scores are read at.
+_TARGET = ("explains", "target", "target_label", "score", "target_position")
+
+
+def explained_at(edges: str | None, position: int | str | None) -> dict[str, Any]:
+    """The option of capture by which gradient edges explain the output at the position that is looked at."""
+    return {"position": position} if edges == "gradient" and position is not None else {}
+
+
+def matrices(attention: Attention) -> tuple[F64, Tokens, Tokens, tuple[int, ...]]:
+    """(``[layers, queries, keys]``, names of the keys, names of the queries, layer numbers), in float64.
+
+    For an encoder-decoder model the decoder's layers, encoder positions first.
+    """
+    if set(attention.blocks) == {"encoder", "decoder", "cross"}:
+        return _two_towers(attention)
+    only = attention.only
+    return _stack(only), only.keys, only.queries, only.layers
 
 
 def chosen(
@@ -88,7 +117,7 @@ def chosen(
     return Relevance(scores[:, p], tokens, tuple(layers), method, settings, model)
 
 
-def _stack(block: Block) -> Any:
+def _stack(block: Block) -> F64:
     """``[L, q, k]`` in float64; layers of unequal size are filled up with zeros."""
     q = max(w.shape[0] for w in block.weights)
     k = len(block.keys)
@@ -98,7 +127,7 @@ def _stack(block: Block) -> Any:
     return out
 
 
-def _two_towers(attention: Attention) -> tuple[Any, Tokens, Tokens, tuple[int, ...]]:
+def _two_towers(attention: Attention) -> tuple[F64, Tokens, Tokens, tuple[int, ...]]:
     decoder, cross = attention["decoder"], attention["cross"]
     across = dict(zip(cross.layers, cross.weights, strict=True))
     n = len(cross.keys)
@@ -108,4 +137,7 @@ def _two_towers(attention: Attention) -> tuple[Any, Tokens, Tokens, tuple[int, .
         out[i, :, n:] = half * w
         if number in across:
             out[i, :, :n] = 0.5 * across[number]
+        if number in across and attention.residual_inside:
+            own = np.arange(len(decoder.queries))
+            out[i, own, n + own] += 0.5 * own_share(across[number])
     return out, join(cross.keys, decoder.keys), decoder.queries, decoder.layers

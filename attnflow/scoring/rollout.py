@@ -10,7 +10,8 @@ import numpy as np
 from attnflow.attention import Attention
 from attnflow.errors import SelectionError
 from attnflow.relevance import Relevance
-from attnflow.scoring.network import F64, Network, Residual, network
+from attnflow.scoring.network import F64, Network, Residual, network, residual_of
+from attnflow.scoring.raw import explained_at, said
 from attnflow.scoring.source import Heads, each, is_model
 from attnflow.select import pick_layer, pick_position
 
@@ -29,12 +30,13 @@ def rollout(
     *,
     layer: int | None = None,
     position: int | str | None = None,
-    residual: Residual = 0.5,
+    residual: Residual = None,
     start_layer: int = 0,
     heads: Heads | None = None,
     sinks: str | None = None,
     block: str | None = None,
     tokens: Sequence[str] | None = None,
+    edges: str | None = None,
     stream: bool | None = None,
     **options: Any,
 ) -> Relevance | list[Relevance]:
@@ -44,18 +46,25 @@ def rollout(
     positions:  Ã(l) = Â(l)·Ã(l−1),  Ã(0) = Â(0),  with  Â = (1−ρ)·W + ρ·I, rows divided by their sums.
     ``scores[l, i, j]`` is how much output position *i* at layer *l* draws on input position *j*; rows sum to one.
 
+    With other ``edges`` the same product of other matrices: those that hold the residual connection are multiplied as
+    they are, gradient edges give Chefer's generic rule R ← R + Ā·R (Chefer et al. 2021, equation 6), whose rows have
+    any sum.
+
     Args:
         source: a model (with ``tokenizer`` and ``text``), an :class:`Attention`, Hugging Face's tuple of
             attentions, or an array ``[L, n, n]`` or ``[L, H, n, n]``.
         layer: one layer by its true number (negatives from the top), or None for all.
         position: one output position: a number, "cls", "last", "mask", or None for all. For one position and
             layer only a vector is carried down, at L·n² instead of L·n³ operations.
-        residual: the residual share ρ: 0.5 in the paper; a number in [0, 1), "none", or measured: ``[L]``, ``[L, n]``.
+        residual: the residual share ρ: a number in [0, 1); by default 0.5, as in the paper. "none": 0. "measured":
+            1 − the mixing ratio of each position and layer, as the model weighs it. "add": Â = W + I, rows not divided
+            by their sums (default for gradient edges). Shares of your own: ``[L]``, ``[L, n]``. Edges that hold the
+            residual ("norm", "alti", "value_zeroing") take none.
         start_layer: leave out the layers below this one.
         stream: for a model and one ``layer``: multiply while the model runs, so that only n² numbers are kept whatever
             the depth, and for one ``position`` no n × n matrix at all. None (default): where all layers' matrices
             would take more than 256 MiB. ``settings["stream"]`` says what was done.
-        heads, sinks, block, tokens, options: as for :func:`attnflow.raw`.
+        heads, sinks, block, tokens, edges, options: as for :func:`attnflow.raw`.
 
     >>> r = rollout([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
     >>> r.scores[-1]
@@ -63,17 +72,19 @@ def rollout(
            [0.5, 0.5]])
     """
 
-    if _streams(source, tokenizer, text, stream, layer, residual, block, tokens, options):
+    kinds: dict[str, Any] = {"edges": edges, **explained_at(edges, position), **measured(source, residual)}
+    if _streams(source, tokenizer, text, stream, layer, residual, block, tokens, kinds | options):
         chosen = {"heads": heads, "sinks": sinks} | options
         kept = {name: value for name, value in chosen.items() if value is not None}
         return _streamed(source, tokenizer, text, layer, position, residual, start_layer, kept)
 
+    unstreamed = is_model(source) and layer is not None and edges not in (None, "attention")
+
     def method(attention: Attention) -> Relevance:
         net = network(attention, residual, start_layer)
-        settings = {
-            "residual": residual, "start_layer": start_layer, "heads": attention.heads,
-            "route": attention.route, "notes": attention.notes,
-        }  # fmt: skip
+        settings = {"residual": residual_of(attention, residual), "start_layer": start_layer, **said(attention)}
+        if unstreamed:
+            settings["stream"] = "every layer was kept: only attention weights are multiplied while the model runs"
         at = list(range(len(net.layers))) if layer is None else [pick_layer(layer, net.layers)]
         layers = tuple(net.layers[i] for i in at)
         tops = [net.tops[i] for i in at]
@@ -84,7 +95,13 @@ def rollout(
         settings |= {"position": p, "position_token": net.queries[p]}
         return Relevance(rows(net, tops, net.rows[p]), net.tokens, layers, "rollout", settings, attention.model)
 
-    return each(source, tokenizer, text, method, heads=heads, sinks=sinks, tokens=tokens, block=block, **options)
+    given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block}
+    return each(source, tokenizer, text, method, **given, **kinds, **options)
+
+
+def measured(source: Any, residual: Residual) -> dict[str, Any]:
+    """The option of capture by which the mixing ratios are there that ``residual="measured"`` needs."""
+    return {"mixing": True} if isinstance(residual, str) and residual == "measured" and is_model(source) else {}
 
 
 def products(net: Network, tops: Sequence[int]) -> F64:
@@ -124,13 +141,15 @@ def _streams(
     tokens: Sequence[str] | None,
     options: Mapping[str, Any],
 ) -> bool:
-    """Whether this rollout is to be multiplied while the model runs."""
-    fits = is_model(source) and layer is not None and block is None and tokens is None and set(options) <= {"inputs"}
-    fits = fits and (isinstance(residual, str) or np.ndim(residual) < 2)
+    """Whether this rollout is to be multiplied while the model runs: only attention weights, one share per layer."""
+    given = {name for name, value in options.items() if (name, value) not in (("edges", None), ("edges", "attention"))}
+    fits = is_model(source) and layer is not None and block is None and tokens is None and given <= {"inputs"}
+    fits = fits and (residual == "none" if isinstance(residual, str) else residual is None or np.ndim(residual) < 2)
     if stream and not fits:
         raise SelectionError(
-            "stream=True gives one layer of a model, with one residual share a layer, and something else was asked "
-            "for. Pass a model and a layer:  rollout(model, tokenizer, text, layer=-1, stream=True)"
+            "stream=True gives one layer of a model, of its attention weights with one residual share per layer, and "
+            "something else was asked for. Pass a model and a layer:  "
+            "rollout(model, tokenizer, text, layer=-1, stream=True)"
         )
     if stream is not None or not fits:
         return bool(stream)
@@ -152,7 +171,7 @@ def _streamed(
     from attnflow.scoring import rollout_stream as stream
 
     given: dict[str, Any] = {"layer": layer, "start_layer": start_layer, **options}
-    given["residual"] = 0.0 if residual == "none" else residual
+    given["residual"] = 0.5 if residual is None else 0.0 if isinstance(residual, str) else residual
     if position is None:
         found = stream.rollout_matrix(model, tokenizer, text, **given)
     else:

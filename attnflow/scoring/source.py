@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.attention import Attention, Block, check_weights, is_causal, reduce_heads
+from attnflow.attention import Attention, Block, check_edges, check_weights, is_causal, reduce_heads
 from attnflow.errors import InputError, SelectionError, ShapeError
 from attnflow.relevance import Relevance
 from attnflow.tokens import Tokens
@@ -34,10 +34,11 @@ def each(
     sinks: str | None = None,
     tokens: Sequence[str] | None = None,
     block: str | None = None,
+    edges: str | None = None,
     **options: Any,
 ) -> Relevance | list[Relevance]:
     """Apply ``method`` to every example of ``source``: one example gives one result, a list gives a list."""
-    found, single = attentions(source, tokenizer, text, heads=heads, sinks=sinks, tokens=tokens, **options)
+    found, single = attentions(source, tokenizer, text, heads=heads, sinks=sinks, tokens=tokens, edges=edges, **options)
     if block is not None:
         found = [a.block(block) for a in found]
     # The result keeps the heads where they are there: a page can show each of them.
@@ -53,21 +54,30 @@ def attentions(
     heads: Heads | None = None,
     sinks: str | None = None,
     tokens: Sequence[str] | None = None,
+    edges: str | None = None,
     **options: Any,
 ) -> tuple[list[Attention], bool]:
     """(attention of every example, whether one example was meant)."""
+    if edges is not None:
+        check_edges(edges)
     if is_model(source):
         from attnflow.capturing.capture import capture
 
-        chosen = {} if sinks is None else {"sinks": sinks}
+        chosen = {name: value for name, value in (("sinks", sinks), ("edges", edges)) if value is not None}
         taken = capture(source, tokenizer, text, heads="mean" if heads is None else heads, **chosen, **options)
         return (taken, False) if isinstance(taken, list) else ([taken], True)
     _refuse_text(source, tokenizer, text, options)
     if isinstance(source, Attention):
-        return [source], True
+        return [_with_edges(source, edges)], True
     if isinstance(source, list) and source and all(isinstance(a, Attention) for a in source):
-        return source, False
+        return [_with_edges(a, edges) for a in source], False
     ready: dict[str, Any] = {"tokens": tokens, "heads": "mean" if heads is None else heads, "sinks": sinks or "error"}
+    if edges is not None and edges != "attention":
+        raise InputError(
+            f"edges={edges!r} are computed from a model, but the first argument is {_kind(source)}. Pass the model:  "
+            f"rollout(model, tokenizer, text, edges={edges!r})  or say what the matrices hold:  "
+            f"Attention.of(matrices, edges={edges!r}, residual_inside=…)"
+        )
     fields = _output_fields(source)
     if fields:
         return _from_outputs(fields, **ready)
@@ -77,6 +87,15 @@ def attentions(
             "with sdpa or flash attention. Give the model itself:  rollout(model, tokenizer, text)"
         )
     return _from_arrays(source, **ready)
+
+
+def _with_edges(attention: Attention, edges: str | None) -> Attention:
+    if edges is not None and edges != attention.edges:
+        raise SelectionError(
+            f"edges={edges!r}, but this attention holds {attention.edges!r} edges. Capture them:  "
+            f"capture(model, tokenizer, text, edges={edges!r})"
+        )
+    return attention
 
 
 def is_model(source: Any) -> bool:
@@ -106,7 +125,9 @@ def reduced(attention: Attention, heads: Heads | None) -> Attention:
     if attention.heads == "all":
         chosen = "mean" if heads is None else heads
         kept = chosen if isinstance(chosen, str | int) else tuple(chosen)
-        blocks = {name: b.reduced(chosen) for name, b in attention.blocks.items()}
+        # Maxima and minima are divided by their row sums where rows have a sum to keep to.
+        rows = attention.edges != "gradient"
+        blocks = {name: b.reduced(chosen, rows) for name, b in attention.blocks.items()}
         return replace(attention, blocks=blocks, heads=kept)
     asked = heads if heads is None or isinstance(heads, str | int) else tuple(heads)
     if asked is not None and asked != attention.heads:

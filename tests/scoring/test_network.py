@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from attnflow import Attention
 from attnflow.attention import SINK, Block
 from attnflow.errors import SelectionError, ShapeError
-from attnflow.scoring.network import Step, network
+from attnflow.scoring.network import Step, network, residual_of
 from attnflow.tokens import Tokens
 from tests.conftest import random_attention
 from tests.test_attention import two_towers
@@ -112,7 +114,7 @@ def test_two_towers_are_one_network_over_both_sequences():
         (1.0, SelectionError, r"residual=1.0, but a residual share is in \[0, 1\)"),
         (-0.1, SelectionError, "residual=-0.1"),
         (float("nan"), SelectionError, "residual=nan"),
-        ("half", SelectionError, "residual='half' is not known. Use a number in .0, 1., or 'none'"),
+        ("half", SelectionError, "residual='half' is not known. Use a number in .0, 1., 'none', 'add' or 'measured'"),
         ([0.5], ShapeError, "shares for 1 layers, but there are 4"),
         (np.zeros((4, 3)), ShapeError, "3 shares a layer, but a layer has 5 positions"),
         (np.zeros((4, 5, 1)), ShapeError, "residual has 3 axes"),
@@ -131,5 +133,70 @@ def test_bad_start_layers(attention):
         network(deep, start_layer=2)
     with pytest.raises(SelectionError, match="start_layer=1 is ambiguous in an encoder-decoder model"):
         network(two_towers(), start_layer=1)
-    with pytest.raises(SelectionError, match="A measured residual needs one block"):
+    with pytest.raises(SelectionError, match="Shares of your own need one block"):
         network(two_towers(), [0.5, 0.5])
+
+
+def test_edges_that_hold_the_residual_are_used_as_they_are(attention):
+    att = Attention.of(attention, edges="alti", residual_inside=True)
+    assert np.allclose(network(att).stack(), attention, atol=1e-15)
+    assert np.array_equal(network(att, "none").stack(), network(att).stack())
+    assert residual_of(att) == residual_of(att, "none") == "inside"
+    for residual in (0.5, 0.0, "add", "measured", [0.1] * 4):
+        with pytest.raises(SelectionError, match="was given, but alti edges hold the residual connection already"):
+            network(att, residual)
+
+
+def test_gradient_edges_are_added_to_the_identity():
+    w = np.array([[[0.0, 3.0], [0.25, 0.0]]])
+    att = Attention.of(w, edges="gradient")
+    assert residual_of(att) == "add"
+    assert np.array_equal(network(att).stack()[0], [[1, 3], [0.25, 1]])
+    assert np.array_equal(network(att, "none").stack()[0], w[0])
+    # A share is mixed in as everywhere, with rows divided by their sums: (0, 3) and (1, 0) give (1, 3)/4.
+    assert np.allclose(network(att, 0.5).stack()[0], [[0.25, 0.75], [0.2, 0.8]])
+    with pytest.raises(SelectionError, match="residual='measured' is the share .* but these are gradient edges"):
+        network(att, "measured")
+
+
+def test_added_steps_carry_as_their_matrix_does():
+    rng = np.random.default_rng(1)
+    step = Step(rng.random((2, 3)), np.array([1.0, 0.4]), size=7, row=5, column=1, added=True)
+    m, x = step.matrix(), rng.random((7, 3))
+    assert np.allclose(m[5:, 1:4], step.weights) and np.allclose(m[[5, 6], [5, 6]], [1.0, 0.4])
+    assert np.allclose(step.above(x), m @ x)
+    assert np.allclose(step.below(x.T), x.T @ m)
+
+
+def test_the_measured_share_is_one_less_the_mixing_ratio(attention):
+    ratios = np.random.default_rng(0).random((4, 5))
+    att = Attention.of(attention)
+    mixed = replace(att, blocks={"self": replace(att.only, mixing=tuple(ratios))})
+    stack = network(mixed, "measured").stack()
+    for layer in range(4):
+        for i in range(5):
+            assert np.allclose(stack[layer, i], adjusted(attention[layer], 1 - ratios[layer, i])[i])
+    alone = replace(att, blocks={"self": replace(att.only, mixing=(np.zeros(5),) * 4)})
+    assert np.array_equal(network(alone, "measured").stack(), [np.eye(5)] * 4)
+    with pytest.raises(SelectionError, match="needs the mixing ratio of each position, and self has none. Measure it"):
+        network(att, "measured")
+
+
+def test_a_cross_block_with_the_residual_leaves_the_rest_to_the_decoders_position():
+    att = two_towers()
+    cross = replace(att["cross"], weights=tuple(0.75 * w for w in att["cross"].weights))
+    held = replace(att, blocks={**att.blocks, "cross": cross}, edges="norm", residual_inside=True)
+    stack = network(held).stack()
+    assert np.allclose(stack[0][:3, :3], att["encoder"].weights[0])
+    assert np.allclose(stack[3][3:, 3:], att["decoder"].weights[0])
+    assert np.allclose(stack[4][3:, :3], 0.75 * att["cross"].weights[0])
+    assert np.allclose(stack[4][3:, 3:], 0.25 * np.eye(2))
+    assert np.allclose(stack.sum(-1), 1)
+
+
+def test_measured_shares_work_in_both_towers():
+    att = two_towers()
+    with_ratios = {
+        name: replace(b, mixing=tuple(np.full(len(w), 0.3) for w in b.weights)) for name, b in att.blocks.items()
+    }
+    assert np.allclose(network(replace(att, blocks=with_ratios), "measured").stack(), network(att, 0.7).stack())

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnflow import Attention, demo, raw, rollout
-from attnflow.errors import SelectionError
+from attnflow.errors import InputError, SelectionError
 from attnflow.scoring import rollout_stream as stream
 from attnflow.scoring.network import network
 from tests.conftest import random_attention
@@ -150,3 +150,55 @@ def test_what_cannot_be_streamed_is_said(attention):
         rollout(attention, layer=-1, stream=True)
     with pytest.raises(SelectionError, match="stream=True gives one layer"):
         rollout(demo.model(), demo.tokenizer(), demo.SENTENCE, stream=True)
+
+
+def chefer(weights: np.ndarray) -> np.ndarray:
+    """Oracle: R ← R + Ā·R from the identity, layer by layer, as loops (Chefer et al. 2021, equation 6)."""
+    layers, n, _ = weights.shape
+    r = np.eye(n)
+    out = []
+    for layer in range(layers):
+        more = np.zeros((n, n))
+        for i in range(n):
+            for j in range(n):
+                for k in range(n):
+                    more[i, j] += weights[layer, i, k] * r[k, j]
+        r = r + more
+        out.append(r)
+    return np.array(out)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 50.0])
+def test_gradient_edges_give_chefers_rule(scale):
+    w = scale * np.random.default_rng(0).random((4, 5, 5))
+    found = rollout(Attention.of(w, edges="gradient"))
+    assert np.allclose(found.scores, chefer(w), rtol=1e-12)
+    assert found.settings["residual"] == "add" and found.settings["edges"] == "gradient"
+    one = rollout(Attention.of(w, edges="gradient"), position=2)
+    assert np.allclose(one.scores, chefer(w)[:, 2], rtol=1e-12)
+
+
+def test_chefers_rule_for_two_tokens_by_hand():
+    # Layer 0: R = [[1, 2], [0, 1]]. Layer 1 adds Ā·R = [[0, ½]]·R = [[0, ½]].
+    w = np.array([[[0.0, 2.0], [0.0, 0.0]], [[0.0, 0.5], [0.0, 0.0]]])
+    assert np.array_equal(rollout(Attention.of(w, edges="gradient")).scores, [[[1, 2], [0, 1]], [[1, 2.5], [0, 1]]])
+
+
+def test_edges_that_hold_the_residual_are_multiplied_as_they_are(attention):
+    att = Attention.of(attention, edges="norm", residual_inside=True)
+    found = rollout(att)
+    assert np.allclose(found.scores, naive(attention, 0.0))
+    assert found.settings["residual"] == "inside" and found.settings["edges"] == "norm"
+    assert np.allclose(rollout(attention, residual="add").scores, chefer(attention))
+
+
+def test_edges_must_be_those_that_are_there(attention):
+    with pytest.raises(SelectionError, match="edges='alti', but this attention holds 'attention' edges. Capture them"):
+        rollout(Attention.of(attention), edges="alti")
+    with pytest.raises(InputError, match="edges='alti' are computed from a model, but the first argument is a ndarray"):
+        rollout(attention, edges="alti")
+    with pytest.raises(SelectionError, match="edges='value' is not known"):
+        rollout(attention, edges="value")
+    with pytest.raises(SelectionError, match="stream=True gives one layer of a model, of its attention weights"):
+        rollout(demo.model(), demo.tokenizer(), demo.SENTENCE, layer=-1, stream=True, edges="gradient")
+    assert rollout(attention, edges="attention").settings["residual"] == 0.5

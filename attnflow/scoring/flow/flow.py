@@ -12,7 +12,9 @@ from attnflow.errors import SelectionError
 from attnflow.relevance import Relevance
 from attnflow.scoring.flow.report import describe
 from attnflow.scoring.flow.solver import Solution, solve
-from attnflow.scoring.network import F64, Network, Residual, network
+from attnflow.scoring.network import F64, Network, Residual, network, residual_of
+from attnflow.scoring.raw import explained_at, said
+from attnflow.scoring.rollout import measured
 from attnflow.scoring.source import Heads, each
 from attnflow.select import pick_layer, pick_position
 
@@ -30,7 +32,7 @@ def flow(
     *,
     layer: int | None = None,
     position: int | str | None = None,
-    residual: Residual = 0.5,
+    residual: Residual = None,
     start_layer: int = 0,
     normalize: bool = False,
     receptive_field: bool = False,
@@ -42,6 +44,7 @@ def flow(
     sinks: str | None = None,
     block: str | None = None,
     tokens: Sequence[str] | None = None,
+    edges: str | None = None,
     **options: Any,
 ) -> Relevance | list[Relevance]:
     """Attention flow (Abnar & Zuidema 2020, section 3): maximum flow from an output down to each input.
@@ -53,12 +56,14 @@ def flow(
     each input has a flow of its own. In an encoder-decoder model the outputs are the decoder's and the inputs both
     sequences. ``settings["report"]`` says how far the scores depend on the output at all.
 
+    With other ``edges`` the capacities are other matrices, of any row sums; flow is exact on all of them.
+
     Args:
         source: a model (with ``tokenizer`` and ``text``), an :class:`Attention`, Hugging Face's tuple of
             attentions, or an array ``[L, n, n]`` or ``[L, H, n, n]``.
         layer: one layer by its true number (negatives from the top), or None for all.
         position: one output position: a number, "cls", "last", "mask", or None for all.
-        residual: the residual share ρ: 0.5 in the paper; a number in [0, 1), "none", or measured: ``[L]``, ``[L, n]``.
+        residual: the residual share ρ, 0.5 by default, "none", "measured" or "add"; as for :func:`attnflow.rollout`.
         start_layer: leave out the layers below this one.
         normalize: divide each row by its sum, as the authors' code does.
         receptive_field: divide each score by the number of outputs that can see the input, and rescale the row
@@ -69,7 +74,7 @@ def flow(
         tolerance: leave out the smallest capacities: ``scores`` are lower bounds, ``settings["upper"]`` upper
             bounds, at most this far apart.
         threads: how many; by default one a core.
-        heads, sinks, block, tokens, options: as for :func:`attnflow.raw`.
+        heads, sinks, block, tokens, edges, options: as for :func:`attnflow.raw`.
 
     >>> f = flow([[[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]])
     >>> f.scores[-1]
@@ -81,8 +86,8 @@ def flow(
     def method(attention: Attention) -> Relevance:
         net = network(attention, residual, start_layer)
         settings: dict[str, Any] = {
-            "residual": residual, "start_layer": start_layer, "heads": attention.heads, "normalize": normalize,
-            "receptive_field": receptive_field, "backend": backend, "route": attention.route, "notes": attention.notes,
+            "residual": residual_of(attention, residual), "start_layer": start_layer, "normalize": normalize,
+            "receptive_field": receptive_field, "backend": backend, **said(attention),
         }  # fmt: skip
         at = list(range(len(net.layers))) if layer is None else [pick_layer(layer, net.layers)]
         layers = tuple(net.layers[i] for i in at)
@@ -103,7 +108,9 @@ def flow(
             return Relevance(scores[:, 0], net.tokens, layers, "flow", settings, attention.model)
         return Relevance(scores, net.tokens, layers, "flow", settings, attention.model, net.queries)
 
-    return each(source, tokenizer, text, method, heads=heads, sinks=sinks, tokens=tokens, block=block, **options)
+    given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
+    given |= {**explained_at(edges, position), **measured(source, residual)}
+    return each(source, tokenizer, text, method, **given, **options)
 
 
 def _check(backend: str, certify: bool, tolerance: float | None) -> None:

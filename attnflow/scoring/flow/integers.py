@@ -93,13 +93,14 @@ def integers(stack: Any, spare: int = 0) -> Capacities:
     (60, [0.25, 0.75])
     """
     array = as_stack(stack)
-    largest = max(float(array.sum(-1).max()), float(array.sum(-2).max()), 1.0)
-    bits = min(61 - math.ceil(math.log2(largest)), 60) - spare
+    largest = max(float(array.sum(-1).max()), float(array.sum(-2).max()))
+    # Capacities far below one (gradients) get more bits, so that they are as exact relative to their own size.
+    bits = min(61 - math.ceil(math.log2(largest)), 60 if largest > 0.5 else 900) - spare if largest else 60
     cap = np.empty(array.shape, np.int64)
     for step, out in zip(array, cap, strict=True):
         np.rint(step * 2.0**bits, out=out, casting="unsafe")
     rowsum = cap.sum(-1)
-    off = 2**bits - rowsum
+    off = 2**bits - rowsum if bits <= 60 else np.zeros_like(rowsum)
     off[np.abs(off) >= 2.0**bits * 1e-13] = 0
     rows: Ints = cap.reshape(-1, array.shape[2])
     rows[np.arange(len(rows)), rows.argmax(1)] += off.reshape(-1)

@@ -55,7 +55,7 @@ def to_networkx(
     layer: int = -1,
     position: int | str | None = None,
     target: int | str | None = None,
-    residual: Residual = 0.5,
+    residual: Residual = None,
     start_layer: int = 0,
     heads: Heads | None = None,
     **options: Any,

@@ -205,3 +205,36 @@ def test_a_real_encoder_saturates_and_says_so():
     report = f.settings["report"]
     assert f.scores.shape[0] == 6 and report["saturation"][0] == 0 and report["saturation"][-1] > 0.5
     assert "does not depend on the output" in report["words"][0]
+
+
+@pytest.mark.parametrize(
+    ("residual", "scale"), [(None, 1.0), (None, 1e-4), ("none", 1e-9), ("none", 300.0), (0.5, 1.0)]
+)
+def test_gradient_capacities_have_the_flows_that_networkx_finds(residual, scale):
+    r = np.random.default_rng(4)
+    w = scale * np.maximum(r.standard_normal((4, 5, 5)), 0)
+    f = flow(Attention.of(w, edges="gradient"), residual=residual)
+    stack = {None: w + np.eye(5), "none": w, 0.5: adjust(w)}[residual]
+    largest = stack.sum(-1).max()
+    for height, i, j in [(1, 2, 3), (2, 0, 1), (3, 3, 0), (4, 1, 1), (4, 0, 4)]:
+        assert abs(f.scores[height - 1, i, j] - float(by_fractions(stack, height, i, j))) < 1e-15 * largest
+    assert set(f.settings["report"]) >= {"saturation", "ties", "cut", "sink", "words"}
+    assert 0 <= f.settings["report"]["sink"][-1]["share"] <= 1
+
+
+def test_a_saturated_flow_on_gradient_edges_is_reported():
+    # Every layer lets nearly nothing through the output's own row, so all flows equal that row's sum.
+    w = np.ones((3, 4, 4))
+    w[-1] = 0.25 / 4
+    f = flow(Attention.of(w, edges="gradient"), residual="none")
+    assert np.allclose(f.scores[-1], 0.25)
+    assert f.settings["report"]["saturation"][-1] == 1.0
+    assert "all flows equal min(row sum, column sum of the first layer)" in f.settings["report"]["words"][0]
+
+
+def test_edges_that_hold_the_residual_are_capacities_as_they_are():
+    w = attention(3, 4)
+    f = flow(Attention.of(w, edges="alti", residual_inside=True))
+    for height, i, j in [(1, 2, 3), (2, 0, 1), (3, 3, 0)]:
+        assert abs(f.scores[height - 1, i, j] - float(by_fractions(w, height, i, j))) < 1e-12
+    assert f.settings["residual"] == "inside" and f.settings["edges"] == "alti"
