@@ -10,7 +10,6 @@ from attnflow.capturing.capture import capture
 from attnflow.comparing.compare import compare
 from attnflow.correlation import correlate
 from attnflow.errors import AttnFlowError
-from attnflow.models.register import register as _register
 from attnflow.relevance import Relevance
 from attnflow.scoring.blankout import blankout
 from attnflow.scoring.direct import direct
@@ -36,5 +35,3 @@ __all__ = [
     "raw",
     "rollout",
 ]
-
-_register()

@@ -20,14 +20,14 @@ def tokenizer() -> Any:
     """``<cls> words <eos>``: whole words in lower case, the last token in the verb's place."""
     from transformers import AutoTokenizer
 
-    from attnflow.probes.verb_number import FOLDER
+    from attnflow.models.shipped import FOLDER
 
     return AutoTokenizer.from_pretrained(FOLDER)
 
 
 def model() -> Any:
     """The trained verb-number model: 6 layers × 8 heads × 128, a classifier with the labels singular and plural."""
-    from attnflow.probes.verb_number import load
+    from attnflow.models.shipped import load
 
     loaded, _ = load()
     loaded.config.name_or_path = NAME  # a result names its model, and a path of this machine says less

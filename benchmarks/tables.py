@@ -25,6 +25,7 @@ from rich.progress import track
 
 from attnflow import AttnFlowError, blankout, capture, flow, gradient, raw, rollout
 from attnflow.correlation import correlate
+from attnflow.models import shipped
 from attnflow.probes import data, grammar, verb_number
 from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean
@@ -207,7 +208,7 @@ def kept(
     """:func:`correlations`, from the file in ``work`` if the same weights and sentences were done before."""
     if work is None:
         return correlations(*loaded, texts, variants)
-    weights = (verb_number.FOLDER if folder is None else folder) / "model.safetensors"
+    weights = (shipped.FOLDER if folder is None else folder) / "model.safetensors"
     mark = hashlib.blake2b(weights.read_bytes() + repr((texts, variants)).encode(), digest_size=8).hexdigest()
     file = work / f"{mark}.npz"
     if not file.is_file():

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from attnflow.audit.splits import length_batches
+from attnflow.models.shipped import LABELS
 from attnflow.models.tokenizers import word_tokenizer
-from attnflow.models.verb_number import VerbNumberModel
-from attnflow.models.verb_number_config import LABELS, VerbNumberConfig
+from attnflow.models.verb_number import VerbNumberConfig, VerbNumberModel
 from attnflow.probes import data, grammar
 from attnflow.probes.data import VerbExample
 

@@ -11,8 +11,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from attnflow.models.tokenizers import masked_tokenizer, word_tokenizer
-from attnflow.models.verb_number import VerbNumberModel
-from attnflow.models.verb_number_config import VerbNumberConfig
+from attnflow.models.verb_number import VerbNumberConfig, VerbNumberModel
 from attnflow.probes import grammar
 
 _MORE = """his her him he she sara mary john convinced talked book love . because developer designer argued with did not

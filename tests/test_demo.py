@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from attnflow import demo, rollout
-from attnflow.probes.verb_number import FOLDER
+from attnflow.models.shipped import FOLDER
 
 
 def test_every_call_gives_a_model_of_its_own():

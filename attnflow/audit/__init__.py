@@ -5,6 +5,8 @@
 :class:`Splits`. ``LSTMClassifier`` is the papers' own model.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from attnflow.audit.adversary import adversary
 from attnflow.audit.correlation import correlation
 from attnflow.audit.finding import Finding
@@ -16,8 +18,9 @@ from attnflow.audit.seeds import seeds
 from attnflow.audit.splits import Splits
 from attnflow.audit.training import Recipe, Trained, fit, trained
 from attnflow.audit.uniform import uniform
-from attnflow.models.lstm import LSTMClassifier
-from attnflow.models.lstm_config import LSTMConfig
+
+if TYPE_CHECKING:
+    from attnflow.models.lstm import LSTMClassifier, LSTMConfig
 
 __all__ = [
     "Finding",
@@ -37,3 +40,12 @@ __all__ = [
     "trained",
     "uniform",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("LSTMClassifier", "LSTMConfig"):
+        # transformers' code of models takes longer to import than all of the experiments.
+        from attnflow.models import lstm
+
+        return getattr(lstm, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,11 +13,10 @@ from attnflow.audit.guides import METHODS, Weights, guide_weights, uniform_rows
 from attnflow.audit.imposter import CONVENTIONS, Target, copied
 from attnflow.audit.scores import Look, device_of, grades, mcnemar, pad_rows, predictions, rank_quality
 from attnflow.audit.splits import Batch, Progress, Split, Splits
-from attnflow.audit.training import Factory, Folder, Recipe, Trained, build, cross_entropy, fit, inside, trained
+from attnflow.audit.training import Folder, Recipe, Trained, build, cross_entropy, fit, inside, trained
 from attnflow.audit.uniform import LEVEL
 from attnflow.errors import SelectionError, ShapeError
-from attnflow.models.lstm import LSTMClassifier
-from attnflow.models.lstm_config import LSTMConfig
+from attnflow.models.factories import Factory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +70,7 @@ def guide(
         A :class:`Finding`; a record has the ``guide``, the ``instance``, its ``label``, the ``predicted`` class and
         whether it is ``right``.
 
+    >>> from attnflow.models.lstm import LSTMClassifier, LSTMConfig
     >>> from attnflow.models.tokenizers import word_tokenizer
     >>> part = (["good film", "bad film"] * 4, [1, 0] * 4)
     >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)
@@ -118,6 +118,8 @@ def guide(
 
 def _token_wise(own: bool, data: Splits, width: int, vectors: Tensor | None, seed: int) -> Any:
     """The model that sees each word by itself, with attention of its own or for given weights."""
+    from attnflow.models.lstm import LSTMClassifier, LSTMConfig
+
     config = LSTMConfig(
         data.vocabulary, width if vectors is None else vectors.shape[1], width, encoder="average",
         attention="tanh" if own else "given", skip_edges=data.edges, pad_token_id=data.pad, num_labels=data.classes,

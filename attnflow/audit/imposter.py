@@ -14,8 +14,9 @@ from attnflow.audit.finding import Finding
 from attnflow.audit.measures import LN2, kl, tvd
 from attnflow.audit.scores import Look, Outcome, compared, device_of, grades, outcome, watched
 from attnflow.audit.splits import Batch, Progress, Split, Splits
-from attnflow.audit.training import Factory, Folder, Recipe, Trained, build, fit, inside, trained
+from attnflow.audit.training import Folder, Recipe, Trained, build, fit, inside, trained
 from attnflow.errors import SelectionError
+from attnflow.models.factories import Factory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,8 +87,7 @@ def imposter(
         A :class:`Finding`; its table is the curve, a record has the ``penalty``, the ``instance``, ``jsd``, ``tvd`` and
         ``tvd_scalar`` (½|p − q| of the last class: half of ``tvd`` for two classes).
 
-    >>> from attnflow.models.lstm_config import LSTMConfig
-    >>> from attnflow.models.lstm import LSTMClassifier
+    >>> from attnflow.models.lstm import LSTMClassifier, LSTMConfig
     >>> from attnflow.models.tokenizers import word_tokenizer
     >>> part = (["good film", "bad film"] * 4, [1, 0] * 4)
     >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)

@@ -12,8 +12,9 @@ from attnflow.audit.finding import Finding
 from attnflow.audit.measures import LN2, jsd
 from attnflow.audit.scores import Look, Outcome, compared, grades, outcome
 from attnflow.audit.splits import Progress, Splits
-from attnflow.audit.training import Factory, Folder, Recipe, trained
+from attnflow.audit.training import Folder, Recipe, trained
 from attnflow.errors import SelectionError
+from attnflow.models.factories import Factory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,8 +55,7 @@ def seeds(
         A :class:`Finding`; a record has the ``instance``, the ``seed``, ``jsd`` and ``tvd`` to the base,
         ``max_attention`` (the base's largest weight) and ``uniform`` (the divergence of uniform weights from the base).
 
-    >>> from attnflow.models.lstm_config import LSTMConfig
-    >>> from attnflow.models.lstm import LSTMClassifier
+    >>> from attnflow.models.lstm import LSTMClassifier, LSTMConfig
     >>> from attnflow.models.tokenizers import word_tokenizer
     >>> part = (["good film", "bad film"] * 4, [1, 0] * 4)
     >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)

@@ -26,8 +26,8 @@ from attnflow.audit.scores import device_of, quality
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.errors import FileError, SelectionError
 from attnflow.files import write_bytes
+from attnflow.models.factories import Factory
 
-Factory = Callable[[int], Any]
 Loss = Callable[[Any, Batch], Tensor]
 Score = Callable[[Any, Split], float]
 Folder = str | os.PathLike[str] | None
@@ -127,8 +127,7 @@ def fit(
         seed: of the order of the batches and of dropout.
         progress: called with (steps done, steps at most).
 
-    >>> from attnflow.models.lstm_config import LSTMConfig
-    >>> from attnflow.models.lstm import LSTMClassifier
+    >>> from attnflow.models.lstm import LSTMClassifier, LSTMConfig
     >>> from attnflow.models.tokenizers import word_tokenizer
     >>> part = (["good film", "bad film"] * 8, [1, 0] * 8)
     >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)

@@ -10,8 +10,9 @@ import torch
 from attnflow.audit.finding import Finding
 from attnflow.audit.scores import Look, Outcome, compared, grades, mcnemar, outcome, uniform_weights
 from attnflow.audit.splits import Progress, Splits
-from attnflow.audit.training import Factory, Folder, Recipe, build, fit, inside, trained
+from attnflow.audit.training import Folder, Recipe, build, fit, inside, trained
 from attnflow.capturing import live
+from attnflow.models.factories import Factory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,8 +57,7 @@ def uniform(
         A :class:`Finding`; a record has the ``label``, the probability of the label from both models
         (``trained``, ``uniform``), ``jsd`` between their attention and ``tvd`` between their predictions.
 
-    >>> from attnflow.models.lstm_config import LSTMConfig
-    >>> from attnflow.models.lstm import LSTMClassifier
+    >>> from attnflow.models.lstm import LSTMClassifier, LSTMConfig
     >>> from attnflow.models.tokenizers import word_tokenizer
     >>> part = (["good film", "bad film"] * 4, [1, 0] * 4)
     >>> data = Splits.of(word_tokenizer(["good", "bad", "film"]), part, part, part)

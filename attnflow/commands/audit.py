@@ -19,7 +19,8 @@ from attnflow.errors import AttnFlowError, InputError
 if TYPE_CHECKING:
     from attnflow.audit.finding import Finding
     from attnflow.audit.splits import Splits
-    from attnflow.audit.training import Factory, Recipe
+    from attnflow.audit.training import Recipe
+    from attnflow.models.factories import Factory
 
 READ = ("correlation", "permutation", "adversary")
 TRAIN = ("uniform", "seeds", "guide", "imposter")
@@ -180,7 +181,7 @@ class Subject:
     @cached_property
     def tokenizer(self) -> Any:
         """The model's own, or one over the words of the training texts."""
-        from attnflow.audit.factories import pretrained_tokenizer, vocabulary_of
+        from attnflow.models.factories import pretrained_tokenizer, vocabulary_of
         from attnflow.models.tokenizers import word_tokenizer
 
         if self.name not in RATES:
@@ -197,7 +198,7 @@ class Subject:
     @cached_property
     def factory(self) -> Factory:
         """Gives a new model for a seed."""
-        from attnflow.audit import factories
+        from attnflow.models import factories
 
         classes = self.splits.classes
         if self.name == "lstm":

@@ -12,15 +12,17 @@ UNKNOWN = "not tried"
 
 
 def families() -> dict[str, str]:
-    """Route by model type of the installed transformers, in alphabetical order.
+    """Route by model type of the installed transformers and of the package, in alphabetical order.
 
     >>> families()["bert"], families()["mpnet"], families()["mamba"]
     ('interface', 'tap', 'no softmax attention')
     """
     from transformers import CONFIG_MAPPING
 
-    seen = _table()["types"]
-    return {name: seen.get(name, UNKNOWN) for name in sorted(CONFIG_MAPPING.keys())}
+    from attnflow.models.loading import OWN
+
+    seen = {**dict.fromkeys(OWN, "interface"), **_table()["types"]}
+    return {name: seen.get(name, UNKNOWN) for name in sorted({*CONFIG_MAPPING.keys(), *OWN})}
 
 
 def tried_with() -> str:

@@ -1,13 +1,21 @@
-"""A model and its tokenizer by hub name, folder or GGUF file."""
+"""A model and its tokenizer by hub name, folder or GGUF file.
+
+transformers learns of the package's own models when one of them is asked for: here, by the model type that a saved
+configuration names, or wherever ``attnflow.models.verb_number`` or ``attnflow.models.lstm`` is imported.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from attnflow.errors import InputError
+
+OWN = {"attnflow_lstm": "attnflow.models.lstm", "attnflow_verb_number": "attnflow.models.verb_number"}
+"""The module of each model of the package, by model type; importing it makes transformers know the model."""
 
 
 def load(name: str) -> tuple[Any, Any]:
@@ -26,15 +34,26 @@ def load(name: str) -> tuple[Any, Any]:
         "Give a folder that save_pretrained() wrote, with the tokenizer in it, or a hub name (and, behind a closed "
         "network, download it first)."
     )
-    with told(name, advice):
+    with load_errors(name, advice):
+        make_known(name)
         config = AutoConfig.from_pretrained(name)
         model = _model_class(config).from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
     return model.eval(), tokenizer
 
 
+def make_known(name: str) -> None:
+    """Make transformers' Auto classes know the model of ``name``, if it is one of the package's own."""
+    from transformers import PreTrainedConfig
+
+    saved, _ = PreTrainedConfig.get_config_dict(name)
+    module = OWN.get(str(saved.get("model_type")))
+    if module is not None:
+        importlib.import_module(module)
+
+
 @contextmanager
-def told(name: str, advice: str, what: str = "") -> Iterator[None]:
+def load_errors(name: str, advice: str, what: str = "") -> Iterator[None]:
     """Turn what transformers raises while it loads ``name`` into its first line and what to do."""
     try:
         yield
@@ -56,8 +75,8 @@ def _load_gguf(file: Path) -> tuple[Any, Any]:
         raise InputError(
             f"{file} is a GGUF file, and reading it needs two packages:  pip install gguf accelerate"
         ) from error
-    ready: Any = model  # typed as Any: transformers' eval() is untyped
-    return ready.eval(), tokenizer
+    untyped: Any = model  # transformers' eval() has no types
+    return untyped.eval(), tokenizer
 
 
 def _model_class(config: Any) -> Any:

@@ -11,13 +11,60 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from attnflow.errors import InputError, ShapeError
-from attnflow.models.lstm_config import LSTMConfig
+from attnflow.errors import InputError, SelectionError, ShapeError
+from attnflow.models.classifier import Classifier, register
 from attnflow.tokens import Tokens
+
+ENCODERS = ("lstm", "average")
+ATTENTIONS = ("tanh", "uniform", "given")
+
+
+class LSTMConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
+    """The sizes of Jain & Wallace (2019, section 3, and their code).
+
+    Args:
+        vocab_size: number of words.
+        embedding_size: width of a word's vector (300 in the paper, whose vectors were ready-made).
+        hidden_size: states of the LSTM in each direction.
+        encoder: "lstm", both ways; or "average": each word by itself, a linear map and tanh.
+        attention: "tanh" (additive, trained), "uniform", or "given" (``token_weights`` with each call).
+        skip_edges: leave the first and the last token of each text (start and end of sentence) out of the attention,
+            as the papers' code does, so that uniform weights are 1 / (n − 2).
+
+    >>> config = LSTMConfig()
+    >>> config.encoder, config.attention, config.embedding_size, config.hidden_size
+    ('lstm', 'tanh', 128, 128)
+    """
+
+    model_type = "attnflow_lstm"
+
+    def __init__(
+        self,
+        vocab_size: int = 10_000,
+        embedding_size: int = 128,
+        hidden_size: int = 128,
+        encoder: str = "lstm",
+        attention: str = "tanh",
+        skip_edges: bool = True,
+        **rest: Any,
+    ) -> None:
+        for name, value, known in (("encoder", encoder, ENCODERS), ("attention", attention, ATTENTIONS)):
+            if value not in known:
+                raise SelectionError(f"{name}={value!r} is not known. Use {' or '.join(map(repr, known))}.")
+        self.vocab_size, self.embedding_size, self.hidden_size = vocab_size, embedding_size, hidden_size
+        self.encoder, self.attention, self.skip_edges = encoder, attention, skip_edges
+        self.num_hidden_layers = self.num_attention_heads = 1
+        rest.setdefault("pad_token_id", 0)
+        super().__init__(**rest)
+
+    @property
+    def width(self) -> int:
+        """Size of the state of one token: both directions of the LSTM, or the linear map's."""
+        return 2 * self.hidden_size if self.encoder == "lstm" else self.hidden_size
 
 
 def eager_attention_forward(
@@ -109,7 +156,7 @@ def _pick(states: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     return states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
 
 
-class LSTMClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
+class LSTMClassifier(Classifier):
     """Words → logits, through one layer of attention: the papers' model, and the token-wise one beside it.
 
     With ``encoder="average"`` every word is encoded by itself (a linear map and tanh): the diagnostic model of
@@ -159,14 +206,6 @@ class LSTMClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         with torch.no_grad():
             self.embedding.weight.copy_(vectors)
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The word embeddings."""
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embeddings."""
-        self.embedding = value  # type: ignore[assignment]
-
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -178,7 +217,7 @@ class LSTMClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Logits ``[batch, labels]``, the loss where labels are given, the attention where it is asked for."""
-        words = self.embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        words = self.word_vectors(input_ids, inputs_embeds)
         real = words.new_ones(words.shape[:2], dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         states = self._states(words, real)
         visible = _inner(real) if self.config.skip_edges else real
@@ -190,12 +229,8 @@ class LSTMClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         if token_weights is not None:
             visible = _given(token_weights, real)
         mixed, weights = self.attention(states, visible, token_weights)
-        logits = self.score(mixed)
-        loss = None if labels is None else F.cross_entropy(logits, labels)
-        shown = (
-            (weights,) if output_attentions or (output_attentions is None and self.config.output_attentions) else None
-        )
-        return SequenceClassifierOutput(loss=loss, logits=logits, attentions=shown)  # type: ignore[arg-type]
+        asked = self.config.output_attentions if output_attentions is None else output_attentions
+        return self.output(self.score(mixed), labels, (weights,) if asked else None)
 
     def _states(self, words: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         if isinstance(self.encoder, BothWays):
@@ -227,3 +262,6 @@ def _given(weights: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     if not bool(seen.any(1).all()):
         raise InputError("token_weights are zero for every token of a text: give at least one token a weight above 0.")
     return seen
+
+
+register(LSTMConfig, LSTMClassifier)

@@ -10,12 +10,38 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import GPT2Config
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
-from attnflow.models.verb_number_config import VerbNumberConfig
+from attnflow.models.classifier import Classifier, register
+from attnflow.models.shipped import LABELS
+
+
+class VerbNumberConfig(GPT2Config):  # type: ignore[no-untyped-call]
+    """GPT-2's configuration at the size of Abnar & Zuidema (2020, section 2): 6 layers × 8 heads × 128.
+
+    >>> config = VerbNumberConfig()
+    >>> config.n_layer, config.n_head, config.n_embd, config.id2label
+    (6, 8, 128, {0: 'singular', 1: 'plural'})
+    """
+
+    model_type = "attnflow_verb_number"
+
+    def __init__(
+        self, n_embd: int = 128, n_layer: int = 6, n_head: int = 8, n_positions: int = 64, **rest: Any
+    ) -> None:
+        rest.setdefault("vocab_size", 10_042)
+        rest.setdefault("id2label", dict(enumerate(LABELS)))
+        rest.setdefault("label2id", {label: i for i, label in enumerate(LABELS)})
+        rest.setdefault("initializer_range", 0.05)
+        # GPT-2's own function (gelu_new) in one fused kernel: a fifth off the time of a training step.
+        rest.setdefault("activation_function", "gelu_pytorch_tanh")
+        rest.setdefault("pad_token_id", 0)
+        rest.setdefault("bos_token_id", 2)
+        rest.setdefault("eos_token_id", 3)
+        super().__init__(n_embd=n_embd, n_layer=n_layer, n_head=n_head, n_positions=n_positions, **rest)
 
 
 def _block(config: VerbNumberConfig, layer: int) -> nn.Module:
@@ -26,7 +52,7 @@ def _block(config: VerbNumberConfig, layer: int) -> nn.Module:
     return block
 
 
-class VerbNumberModel(PreTrainedModel):  # type: ignore[no-untyped-call]
+class VerbNumberModel(Classifier):
     """Words before a verb → logits of (singular, plural), read from the final state of the CLS token.
 
     Abnar & Zuidema (2020, section 2). Args of a call: ``input_ids`` ``[batch, n]`` that begin with CLS, or
@@ -40,6 +66,7 @@ class VerbNumberModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     config_class = VerbNumberConfig
     base_model_prefix = "transformer"
+    _input_embed_layer = "wte"
     _supports_sdpa = True
     _supports_attention_backend = True
     _no_split_modules = ["GPT2Block"]  # noqa: RUF012
@@ -54,14 +81,6 @@ class VerbNumberModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         self.score = nn.Linear(config.n_embd, int(config.num_labels or 2))
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The word embeddings."""
-        return self.wte
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embeddings."""
-        self.wte = value  # type: ignore[assignment]
-
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -71,13 +90,14 @@ class VerbNumberModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Logits [batch, 2], and the loss where labels are given."""
-        words = self.wte(input_ids) if inputs_embeds is None else inputs_embeds
+        words = self.word_vectors(input_ids, inputs_embeds)
         positions = torch.arange(words.shape[1], device=words.device)
         hidden = self.drop(words + self.wpe(positions))
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=hidden, attention_mask=attention_mask)
         for block in self.h:
             hidden = block(hidden, attention_mask=mask)
             hidden = hidden[0] if isinstance(hidden, tuple) else hidden
-        logits = self.score(self.ln_f(hidden[:, 0]))
-        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
-        return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
+        return self.output(self.score(self.ln_f(hidden[:, 0])), labels)
+
+
+register(VerbNumberConfig, VerbNumberModel)

@@ -7,10 +7,8 @@ which form of the verb is likelier next; a masked one, which form is likelier at
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +17,8 @@ import torch
 
 from attnflow.correlation import correlate
 from attnflow.errors import InputError, SelectionError
-from attnflow.models.verb_number_config import LABELS
+from attnflow.models.shipped import LABELS
+from attnflow.models.shipped import load as load
 from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean, Rate, rates
 from attnflow.probes.scoring import ATTENTION, REFERENCES, check_methods, kind_of, natural, scores, word_ids
@@ -29,20 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Progress = Callable[[int, int], None]
-FOLDER = Path(__file__).parent.parent / "models" / "verb-number"
-
-
-def load(folder: str | os.PathLike[str] | None = None) -> tuple[Any, Any]:
-    """(model, tokenizer) of the trained verb-number model, by default the one inside the package."""
-    from attnflow.models.loading import load as load_any
-
-    where = FOLDER if folder is None else Path(folder)
-    if not (where / "model.safetensors").is_file():
-        raise InputError(
-            f"{where} holds no model.safetensors, and a trained verb-number model was asked for. Train one and name "
-            "its folder:  python benchmarks/train_verb_number.py --out build/verb-number"
-        )
-    return load_any(str(where))
 
 
 @dataclass(frozen=True)

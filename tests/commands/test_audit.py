@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_before_anything_runs(data, tmp_path, capsys):
 
 
 def test_errors_are_the_librarys_own():
-    from attnflow.audit.factories import pretrained
+    from attnflow.models.factories import pretrained
 
     with pytest.raises(InputError, match="could not be loaded as a classifier of 2 classes.*attnflow audit all"):
         pretrained("no/model")(0)

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from attnflow import AttnFlowError, blankout, capture, flow, gradient, raw, rollout
-from attnflow.models.lstm import LSTMClassifier
-from attnflow.models.lstm_config import LSTMConfig
+from attnflow.models.lstm import LSTMClassifier, LSTMConfig
 from attnflow.models.tokenizers import word_tokenizer
 
 WORDS = ["the", "key", "to", "a", "book", "is", "good", "bad", "film", "and", "not"]

@@ -8,7 +8,7 @@ import torch
 
 from attnflow import capture, flow, rollout
 from attnflow.models.tokenizers import word_tokenizer
-from attnflow.models.verb_number_config import VerbNumberConfig
+from attnflow.models.verb_number import VerbNumberConfig, VerbNumberModel
 
 
 def test_the_paper_s_size():
@@ -45,8 +45,6 @@ def test_embeddings_may_be_given_and_labels_give_a_loss(classifier):
 
 
 def test_the_word_embeddings_can_be_replaced():
-    from attnflow.models.verb_number import VerbNumberModel
-
     model = VerbNumberModel(VerbNumberConfig(n_layer=1, n_embd=8, n_head=2, vocab_size=20))
     table = torch.nn.Embedding(30, 8)
     model.set_input_embeddings(table)

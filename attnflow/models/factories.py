@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from attnflow.audit.training import Factory
-from attnflow.models.loading import told
-from attnflow.models.lstm import LSTMClassifier
-from attnflow.models.lstm_config import LSTMConfig
+from attnflow.models.loading import load_errors, make_known
 
+Factory = Callable[[int], Any]
+"""Gives a new model for a seed."""
 _ADVICE = "Name a model to fine-tune, or train one from nothing:  attnflow audit all transformer DATA"
 
 
@@ -35,6 +34,8 @@ def lstm(vocabulary: int, classes: int = 2, width: int = 128) -> Factory:
     >>> type(lstm(20)(0)).__name__
     'LSTMClassifier'
     """
+    from attnflow.models.lstm import LSTMClassifier, LSTMConfig
+
     return lambda seed: LSTMClassifier(LSTMConfig(vocabulary, width, width, num_labels=classes))
 
 
@@ -56,7 +57,8 @@ def pretrained(name: str, classes: int = 2) -> Factory:
     from transformers import AutoModelForSequenceClassification
 
     def make(seed: int) -> Any:
-        with told(name, _ADVICE, f"a classifier of {classes} classes"):
+        with load_errors(name, _ADVICE, f"a classifier of {classes} classes"):
+            make_known(name)
             return AutoModelForSequenceClassification.from_pretrained(name, num_labels=classes)
 
     return make
@@ -66,5 +68,6 @@ def pretrained_tokenizer(name: str) -> Any:
     """The tokenizer of a hub name or folder."""
     from transformers import AutoTokenizer
 
-    with told(name, _ADVICE, "a tokenizer"):
+    with load_errors(name, _ADVICE, "a tokenizer"):
+        make_known(name)
         return AutoTokenizer.from_pretrained(name)
