@@ -48,8 +48,9 @@ def assemble(
     model: str,
     settings: Mapping[str, Any],
     notes: Sequence[str] = (),
+    edges: str = "attention",
 ) -> list[Attention]:
-    """One :class:`Attention` an example, of the records of one run."""
+    """One :class:`Attention` an example, of the records of one run, whose matrices hold ``edges``."""
     notes = list(notes)
     if all(r.weights.shape[0] == 1 for r in records):
         # Packed inputs have no axis of examples: patches of all images stand in one row.
@@ -59,17 +60,17 @@ def assemble(
         raise CaptureError("No attention was recorded in this run.")
     blocks: list[dict[str, Block]] = [{} for _ in range(frame.batch)]
     for tower in found:
-        for name, example, block in _blocks(tower, frame, sinks, notes):
+        for name, example, block in _blocks(tower, frame, sinks, notes, edges):
             blocks[example][name] = block
     if not all(blocks):
         raise CaptureError(f"{len(found)} towers attended, but none for each of the {frame.batch} examples.")
     route = "+".join(sorted({r.source for r in records}))
     kept = heads if isinstance(heads, str | int) else tuple(heads)
     said = tuple(dict.fromkeys(notes))
-    return [Attention(b, kept, route, model, said, dict(settings)) for b in blocks]
+    return [Attention(b, kept, route, model, said, dict(settings), edges) for b in blocks]
 
 
-def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str]) -> Iterable[tuple[str, int, Block]]:
+def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str) -> Iterable[tuple[str, int, Block]]:
     first = tower.records[0]
     parts = first.weights.shape[0] // frame.batch
     if first.weights.shape[0] == 1 and frame.batch > 1:
@@ -86,7 +87,10 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str]) -> Iterabl
             matrices.append(_cut(record.weights, example, parts, rows.kept, columns.kept, record))
             if record.gradient is not None:
                 gradients.append(_cut(record.gradient, example, parts, rows.kept, columns.kept, record))
-        weights, keys = _settle(matrices, columns.tokens, tower, sinks, notes)
+        if edges == "gradient":
+            weights, keys = _finite(matrices, tower), columns.tokens
+        else:
+            weights, keys = _settle(matrices, columns.tokens, tower, sinks, notes)
         block = Block(
             tuple(weights), tuple(tower.layers), rows.tokens, keys, False,
             tuple(r.call.name for r in tower.records), tower.depth,
@@ -210,6 +214,14 @@ def _settle(
         return [_divide(m, s) for m, s in zip(matrices, sums, strict=True)], keys
     rest = [np.clip(1 - s, 0, None)[..., None].astype(m.dtype) for m, s in zip(matrices, sums, strict=True)]
     return [np.concatenate([m, r], -1) for m, r in zip(matrices, rest, strict=True)], with_sink(keys)
+
+
+def _finite(matrices: list[np.ndarray[Any, Any]], tower: Tower) -> list[np.ndarray[Any, Any]]:
+    """Gradient edges: rows have any sum, but they are numbers."""
+    for record, matrix in zip(tower.records, matrices, strict=True):
+        if not np.isfinite(matrix).all():
+            raise WeightsError(f"{record.call.name} has gradients that are not finite: {record.precision} overflowed.")
+    return matrices
 
 
 def _settle_extremes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
@@ -9,7 +10,8 @@ from typing import Any, Literal, overload
 import torch
 from torch import nn
 
-from attnflow.attention import Attention
+from attnflow.attention import Attention, check_edges
+from attnflow.capturing import gradient_edges
 from attnflow.capturing import gradients as grads
 from attnflow.capturing import outputs as returned
 from attnflow.capturing.bands import FAMILIES
@@ -48,6 +50,9 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     device: str | torch.device | None = None,
     sinks: Literal["keep", "renormalise", "error"] = "keep",
     gradients: grads.Target | None = None,
+    edges: str = "attention",
+    target: Any = None,
+    position: int | str | None = None,
     replace: Replace | None = None,
     route: Route = "auto",
     block: int | None = None,
@@ -74,6 +79,13 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
             ("renormalise"), or it is an error ("error").
         gradients: also keep the gradient of a target with respect to each weight of each head: True (what the model
             predicted), a class or token id, a list with one for each text, or a function of the model's outputs.
+        edges: what each layer's matrix holds: "attention" (the weights) or "gradient": E_h[(A ⊙ ∂y/∂A)⁺], what each
+            weight gave to the target y (Chefer et al. 2021, equation 5); its rows have any sum. ``heads`` then says how
+            the products are brought down.
+        target: with edges="gradient", the number y that is explained: None (what the model predicted), a class or
+            token, a pair (a, b) for a minus b, a list with one for each text, or a function of the model's outputs, as
+            for :func:`attnflow.gradient`.
+        position: with edges="gradient", the output position at which the target is read, where there are several.
         replace: ``function(call, weights) → weights or None``: changes the weights ``[batch, heads, queries, keys]``
             inside the run; the output is computed from them by the model's own code. ``call`` has the ``name``,
             ``layer``, ``kind`` and ``tower`` of the module.
@@ -90,25 +102,34 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     ((2, 3, 3), np.float32(1.0))
     """
     module = unwrap(model)
-    if gradients is not None and gradients is not False:
+    differentiates = gradients is not None and gradients is not False
+    if differentiates:
         heads = "all"
     _check(sinks, route, block)
-    reduction = Reduction(check_heads(heads), storage_dtype(dtype), None if device is None else torch.device(device))
+    _check_edges(edges, differentiates, text is None and inputs is None, target, position)
+    by_gradient = edges == "gradient"
+    kept_on = None if device is None else torch.device(device)
+    reduction = Reduction(check_heads(heads), storage_dtype(dtype), kept_on, stochastic=not by_gradient)
     found = _survey(module, route)
     session = Session(
         found, reduction, layers=_layers(layers, found), block=block, replace=replace,
-        gradients=gradients is not None and gradients is not False, route=route,
+        gradients=differentiates or by_gradient, route=route,
     )  # fmt: skip
     settings: dict[str, Any] = {"heads": heads, "dtype": str(reduction.dtype).removeprefix("torch."), "sinks": sinks}
     if text is None and inputs is None:
         return Taken(module, tokenizer, session, sinks, settings)
     given = encode(module, tokenizer, text, inputs=inputs, text_target=text_target, max_new_tokens=max_new_tokens)
     settings |= given.settings
+    said: list[dict[str, Any]] = []
+    if by_gradient:
+        session.explains = gradient_edges.explained(module, tokenizer, given, target, position, said)
     records, notes = run(module, given, session, gradients, settings)
     taken = assemble(
         records, frame_of(module, given), sinks=sinks, heads=reduction.heads, model=name_of(module), settings=settings,
-        notes=[*given.notes, *notes],
+        notes=[*given.notes, *notes], edges=edges,
     )  # fmt: skip
+    if len(said) == len(taken):
+        taken = [dataclasses.replace(a, settings={**a.settings, **one}) for a, one in zip(taken, said, strict=True)]
     one = given.single or text is None or isinstance(text, Mapping)
     return taken[0] if one and len(taken) == 1 else taken
 
@@ -124,21 +145,35 @@ def run(
     outputs: Any = None
     if session.route != "output_attentions" and first and session.survey.sites:
         with prepared(model, session), grad_mode(session.gradients), tapped(session):
-            outputs = model(**batch)
-            if session.gradients and session.records:
-                grads.fill(session.records, outputs, target, settings)
+            outputs = model(**_in_graph(batch, session))
+            _differentiate(session, outputs, target, settings)
     if not session.count and session.route in ("auto", "output_attentions"):
         _refuse_replace(model, session)
         with prepared(model, session, hooks=False), grad_mode(session.gradients):
             try:
-                outputs = returned.run(model, batch, session)
+                outputs = returned.run(model, _in_graph(batch, session), session)
             except TypeError as error:
                 raise nothing(model, session) from error
-            if session.gradients and session.records:
-                grads.fill(session.records, outputs, target, settings)
+            _differentiate(session, outputs, target, settings)
     if not session.count:
         raise nothing(model, session)
     return session.records, uncalled(session)
+
+
+def _in_graph(batch: dict[str, Any], session: Session) -> dict[str, Any]:
+    """The batch, of which autograd refuses tensors that were made in inference mode."""
+    if not session.gradients:
+        return batch
+    return {n: v.clone() if isinstance(v, torch.Tensor) and v.is_inference() else v for n, v in batch.items()}
+
+
+def _differentiate(session: Session, outputs: Any, target: Any, settings: dict[str, Any]) -> None:
+    if not session.gradients or not session.records:
+        return
+    if session.explains is not None:
+        gradient_edges.fill(session, session.explains(outputs))
+    else:
+        grads.fill(session.records, outputs, target, settings)
 
 
 def _refuse_replace(model: nn.Module, session: Session) -> None:
@@ -193,6 +228,19 @@ def _check(sinks: str, route: str, block: int | None) -> None:
         raise SelectionError(f"route={route!r} is not known. Use 'auto', 'interface', 'tap' or 'output_attentions'.")
     if block is not None and block < 1:
         raise SelectionError(f"block={block}, and a block has at least 1 row.")
+
+
+def _check_edges(edges: str, differentiates: bool, alone: bool, target: Any, position: int | str | None) -> None:
+    check_edges(edges)
+    if edges == "gradient":
+        gradient_edges.refuse(differentiates, alone)
+    elif target is not None or position is not None:
+        name = "target" if target is not None else "position"
+        raise SelectionError(
+            f"{name}= belongs to edges='gradient', but these are {edges} edges, which explain no target. Leave it out."
+        )
+    if edges not in ("attention", "gradient"):
+        raise SelectionError(f"edges={edges!r} are not captured here. Use 'attention' or 'gradient'.")
 
 
 def _layers(layers: int | Sequence[int] | None, found: Survey) -> frozenset[int] | None:

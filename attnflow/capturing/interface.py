@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from attnflow.capturing import plain
+from attnflow.capturing import gradient_edges, plain
 from attnflow.capturing.session import ACTIVE, Call, Lazy, Record, Session
 from attnflow.capturing.survey import Eager, Site, class_of, consumed, own_eager
 from attnflow.capturing.swap import swapped
@@ -77,7 +77,11 @@ def attend(
     if session.gradients and not query.requires_grad:
         # With frozen parameters nothing would be in the graph; this puts the weights into it.
         query = query.detach().requires_grad_()
-    if session.gradients or session.replace is not None or session.want_weights:
+    whole = session.replace is not None or session.want_weights
+    fused = session.explains is not None and not whole
+    if fused and plain.usable(eager, module, query, key, value, mask, args, kwargs, graph=True):
+        return gradient_edges.attend(session, site, call, query, key, value, mask, kwargs.get("scaling")), None
+    if session.gradients or whole:
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)
         if session.replace is not None and weights is not None:
             changed = session.replace(call, weights)

@@ -6,6 +6,7 @@ the first call of each module class. Grouped heads are not repeated: the queries
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -23,14 +24,25 @@ Plans = dict[tuple[int, int], tuple[torch.Tensor, list[tuple[int, int, int, int]
 
 
 def usable(
-    eager: Eager, module: Any, query: Any, key: Any, value: Any, mask: Any, args: tuple[Any, ...], kwargs: Any
+    eager: Eager,
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    args: tuple[Any, ...],
+    kwargs: Any,
+    graph: bool = False,
 ) -> bool:
-    """True if this call may be computed here instead of by the model's own function."""
+    """True if this call may be computed here instead of by the model's own function.
+
+    ``graph``: also where autograd is to follow, by a caller that computes in a way that it can.
+    """
     if args or not is_plain(eager) or not all(t.ndim == 4 for t in (query, key, value)):
         return False
     if query.dtype not in (torch.float32, torch.float64) or query.dtype != key.dtype or query.dtype != value.dtype:
         return False
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
+    if not graph and torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
         return False
     if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1] or kwargs.get("dropout"):
         return False
@@ -54,6 +66,7 @@ def _fits(mask: Any, query: torch.Tensor, key: torch.Tensor) -> bool:
 
 def _agrees(eager: Eager, module: Any, query: Any, key: Any, value: Any, mask: Any, kwargs: dict[str, Any]) -> bool:
     """Two rows by the model's own function and by this one."""
+    query, key, value = query.detach(), key.detach(), value.detach()
     rows = slice(max(query.shape[2] - 2, 0), None)
     part = mask[:, :, rows] if mask is not None and mask.shape[2] > 1 else mask
     out, weights = eager(module, query[:, :, rows], key, value, part, **kwargs)
@@ -90,15 +103,35 @@ def attention(
     plans: Plans,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """(output ``[batch, queries, heads, width]``, reduced weights or None) of one call."""
+    batch, heads, rows, _ = query.shape
+    groups, keys = key.shape[1], key.shape[2]
+    kept = reduction.buffer(batch, heads, rows, keys, query.device) if reduction is not None else None
+    out = query.new_empty(batch, rows, heads, value.shape[-1])
+    values = value.reshape(batch * groups, keys, value.shape[-1])
+    for start, stop, first, last, weights in blocks(query, key, mask, scaling, block, plans):
+        n = stop - start
+        if kept is not None and reduction is not None:
+            reduction.put(kept, weights, start, first)
+        mixed = torch.bmm(weights.view(batch * groups, -1, last - first), values[:, first:last])
+        out[:, start:stop] = mixed.view(batch, heads, n, -1).transpose(1, 2)
+    return out, kept
+
+
+def blocks(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    block: int | None,
+    plans: Plans,
+) -> Iterator[tuple[int, int, int, int, torch.Tensor]]:
+    """(first row, last row, first key, last key, weights ``[batch, heads, rows, keys]``) of each block of rows."""
     batch, heads, rows, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
     share = heads // groups
     scale = width**-0.5 if scaling is None else scaling
     size = block_rows(query, key, block)
-    kept = reduction.buffer(batch, heads, rows, keys, query.device) if reduction is not None else None
-    out = query.new_empty(batch, rows, heads, value.shape[-1])
     transposed = key.reshape(batch * groups, keys, width).transpose(1, 2)
-    values = value.reshape(batch * groups, keys, value.shape[-1])
     none = query.new_empty(1, 1, 1)
     for start, stop, first, last in _plan(mask, rows, keys, size, plans):
         n = stop - start
@@ -109,11 +142,7 @@ def attention(
         if mask is not None:
             scores += mask[:, :, start:stop, first:last] if mask.shape[2] > 1 else mask[..., first:last]
         torch.softmax(scores, -1, out=scores)
-        if kept is not None and reduction is not None:
-            reduction.put(kept, scores, start, first)
-        mixed = torch.bmm(scores.view(batch * groups, share * n, last - first), values[:, first:last])
-        out[:, start:stop] = mixed.view(batch, heads, n, -1).transpose(1, 2)
-    return out, kept
+        yield start, stop, first, last, scores
 
 
 def _plan(mask: torch.Tensor | None, rows: int, keys: int, size: int, plans: Plans) -> list[tuple[int, int, int, int]]:

@@ -58,17 +58,19 @@ class Reduction:
     """How weights ``[batch, heads, queries, keys]`` are brought down and kept.
 
     "all" keeps ``[batch, heads, queries, keys]``; everything else ``[batch, queries, keys]``. Maxima and minima
-    get one column more, for what a learned sink took, because a maximum cannot be taken back from row sums.
+    get one column more, for what a learned sink took, because a maximum cannot be taken back from row sums; not
+    where rows have no sum of their own (``stochastic=False``: gradient edges).
     """
 
     heads: Heads = "mean"
     dtype: torch.dtype = torch.float32
     device: torch.device | None = None
+    stochastic: bool = True
 
     @property
     def extreme(self) -> bool:
-        """True for maxima and minima."""
-        return self.heads in ("max", "min")
+        """True for maxima and minima of weights."""
+        return self.stochastic and self.heads in ("max", "min")
 
     def buffer(self, batch: int, heads: int, queries: int, keys: int, device: torch.device) -> torch.Tensor:
         """Zeros for the weights of one call."""
@@ -94,10 +96,11 @@ class Reduction:
         if self.heads == "mean":
             buffer[:, rows, keys] = weights.mean(1, dtype=wide).to(buffer.device)
         elif isinstance(self.heads, str):
-            rest = (1 - weights.sum(-1, keepdim=True, dtype=wide)).clamp_(min=0)
             pick = torch.amax if self.heads == "max" else torch.amin
             buffer[:, rows, keys] = pick(weights, 1).to(buffer.device)
-            buffer[:, rows, -1:] = pick(rest, 1).to(buffer.device)
+            if self.extreme:
+                rest = (1 - weights.sum(-1, keepdim=True, dtype=wide)).clamp_(min=0)
+                buffer[:, rows, -1:] = pick(rest, 1).to(buffer.device)
         else:
             chosen = [self.heads] if isinstance(self.heads, int) else list(self.heads)
             buffer[:, rows, keys] = weights[:, chosen].mean(1, dtype=wide).to(buffer.device)

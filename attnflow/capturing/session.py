@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,6 +16,9 @@ from attnflow.capturing import memory
 from attnflow.capturing.plain import Plans
 from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.survey import Site, Survey
+
+if TYPE_CHECKING:
+    from attnflow.capturing.gradient_edges import Mixture
 
 Replace = Callable[["Call", torch.Tensor], "torch.Tensor | None"]
 
@@ -68,6 +71,7 @@ class Record:
         gradient: the gradient with respect to ``weights``, where it was asked for.
         live: the weights inside the autograd graph, until the gradient is there.
         heads: number of heads of ``live``, whose layout may be that of older code.
+        mixture: for gradient edges, what they are computed from, until the gradient is there.
     """
 
     call: Call
@@ -80,6 +84,7 @@ class Record:
     gradient: torch.Tensor | None = None
     live: torch.Tensor | None = None
     heads: int = 0
+    mixture: Mixture | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +117,10 @@ class Run:
 
 @dataclass(eq=False)
 class Session:
-    """Everything that one capture holds while the model runs."""
+    """Everything that one capture holds while the model runs.
+
+    ``explains``, for gradient edges: the function of the model's outputs ``[batch]`` whose gradient is taken.
+    """
 
     survey: Survey
     reduction: Reduction = field(default_factory=Reduction)
@@ -120,6 +128,7 @@ class Session:
     block: int | None = None
     replace: Replace | None = None
     gradients: bool = False
+    explains: Callable[[Any], torch.Tensor] | None = None
     route: str = "auto"
     implementations: dict[int, Any] = field(default_factory=dict)
     consume: Callable[[Record], None] | None = None

@@ -203,6 +203,12 @@ def _site_hooks(session: Session, site: Site) -> tuple[Callable[..., None], Call
     return enter, leave
 
 
-def grad_mode(gradients: bool) -> Any:
+@contextmanager
+def grad_mode(gradients: bool) -> Iterator[None]:
     """With gradients the graph is needed, whatever mode the caller is in; without, it is only memory."""
-    return torch.enable_grad() if gradients else torch.no_grad()
+    if not gradients:
+        with torch.no_grad():
+            yield
+        return
+    with torch.inference_mode(False), torch.enable_grad():
+        yield

@@ -124,14 +124,14 @@ def settle(
         name = getattr(target, "__name__", type(target).__name__)
         return Goal("function", None, "value", None, name, function=target)
     full = full_output(outputs)
-    has_logits = _field(outputs, "logits") is not None or isinstance(outputs, Tensor)
-    goal = Goal("classification" if has_logits else "vector", None, "value", None, "Σ|h|")
+    headed = has_logits(outputs)
+    goal = Goal("classification" if headed else "vector", None, "value", None, "Σ|h|")
     if full.ndim == 3:
-        at = _position(model, tokens, position, has_logits)
-        goal = replace(goal, kind="token" if has_logits else "vector", position=at)
+        at = _position(model, tokens, position, headed)
+        goal = replace(goal, kind="token" if headed else "vector", position=at)
     elif position is not None:
         raise SelectionError(f"position={position!r}, but this model's output has no positions. Leave it out.")
-    if not has_logits:
+    if not headed:
         return _coordinate(goal, target, full.shape[-1])
     return _class(model, tokenizer, goal, full, target, score)
 
@@ -183,6 +183,11 @@ def full_output(outputs: Any) -> Tensor:
         f"The model's output ({have}) has neither logits nor last_hidden_state of 2 or 3 axes, so there is nothing to "
         f"explain by default. Say what to explain:  {_CALLABLE}"
     )
+
+
+def has_logits(outputs: Any) -> bool:
+    """Whether the model has a head, so that its output are logits."""
+    return _field(outputs, "logits") is not None or isinstance(outputs, Tensor)
 
 
 def _field(outputs: Any, name: str) -> Any:
