@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,33 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Layer = int | str
+UNITS = ("token", "word")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a method found out about its own scores.
+
+    Attributes:
+        words: sentences that a reader must know before believing the scores.
+        figures: the numbers behind them, by name.
+
+    >>> Report(("all flows are equal",), {"ties": [1.0]}).to_dict()
+    {'ties': [1.0], 'words': ['all flows are equal']}
+    """
+
+    words: tuple[str, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Report:
+        """The inverse of :meth:`to_dict`."""
+        figures = {name: value for name, value in data.items() if name != "words"}
+        return cls(tuple(map(str, data.get("words", ()))), figures)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures and sentences in one dict, as ``settings["report"]`` tells them."""
+        return {**self.figures, "words": list(self.words)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +64,22 @@ class Relevance:
         tokens: names of the input positions (the columns).
         layers: the model's own layer numbers, from 0; ``("input",)`` for methods that score inputs as such.
         method: "raw", "rollout", "flow", "gradient", "blankout", …
-        settings: everything that was chosen, also what was chosen for the user.
+        settings: everything that was chosen, also what was chosen for the user. They only tell: what something
+            depends on is one of the fields below, and settings repeat it for the reader.
         model: name or class of the model.
         queries: names of the output positions (the rows), where they are not the tokens.
         attention: what the scores were computed from, for the graph on the page; :meth:`save` leaves it out.
+        position: the output position, where one was asked for, and ``position_token`` its name.
+        unit: "token", or "word" where the columns are words.
+        dropped: the share of mass that special tokens had, where they were dropped.
+        target: the prediction that is explained, as a label; None for methods that read attention alone.
+        heads: how the heads were brought down to one matrix.
+        residual: the share of the residual connection, where the method adds one.
+        start_layer: the layer that the method began with.
+        edges: what the matrices of the attention hold; see :class:`Attention`.
+        rescaled: True if the scores were rescaled by row, so that they are no flows any more.
+        notes: what a reader should know: layers without attention, sinks, a change of dtype.
+        report: what the method found out about its own scores.
 
     >>> import numpy as np
     >>> r = Relevance(np.array([[[0.5, 0.5], [0.2, 0.8]]]), Tokens(["the", "key"]), (0,), "raw")
@@ -58,6 +97,18 @@ class Relevance:
     model: str = ""
     queries: Tokens | None = None
     attention: Attention | None = None
+    position: int | None = None
+    position_token: str | None = None
+    unit: str = "token"
+    dropped: float | None = None
+    target: str | None = None
+    heads: str | int | tuple[int, ...] | None = None
+    residual: float | str | Sequence[float] | Array | None = None
+    start_layer: int | None = None
+    edges: str | None = None
+    rescaled: bool = False
+    notes: tuple[str, ...] = ()
+    report: Report | None = None
 
     def __post_init__(self) -> None:
         scores = np.asarray(self.scores)
@@ -75,6 +126,12 @@ class Relevance:
             object.__setattr__(self, "queries", tokens)
         if scores.ndim == 3 and scores.shape[1] != len(self.rows):
             raise ShapeError(f"scores have {scores.shape[1]} rows, but there are {len(self.rows)} row names.")
+        if self.unit not in UNITS:
+            raise SelectionError(f"unit={self.unit!r} is not known. Use one of: {', '.join(UNITS)}.")
+        for name, value in _typed(_named_in(self.settings)).items():
+            if getattr(self, name) is _DEFAULTS[name]:
+                object.__setattr__(self, name, value)
+        object.__setattr__(self, "settings", {**self.settings, **self._told()})
 
     @property
     def rows(self) -> Tokens:
@@ -96,11 +153,27 @@ class Relevance:
         return f"Relevance({self.method}, {layers}{rows} × {len(self.tokens)} inputs{model})"
 
     def _position(self) -> str:
-        return str(self.settings.get("position", "?"))
+        return "?" if self.position is None else str(self.position)
+
+    def _told(self) -> dict[str, Any]:
+        """The fields as settings tell them."""
+        out = {name: value for name in _PLAIN if (value := getattr(self, name)) is not None}
+        if self.edges == "attention":
+            del out["edges"]
+        if self.unit == "word" and self.settings.get("unit") != "word":
+            out["words"] = True
+        if self.rescaled and not {"normalize", "receptive_field"} & set(self.settings):
+            out["rescaled"] = True
+        if self.target is not None:
+            out["target_label"] = self.target
+        if self.notes:
+            out["notes"] = self.notes
+        return out if self.report is None else out | {"report": self.report.to_dict()}
 
     def at(self, layer: int | None = None, position: int | str | None = None) -> Relevance:
         """The part for one layer (by its true number, negatives from the top) and one output position."""
-        scores, layers, settings, queries = self.scores, self.layers, dict(self.settings), self.queries
+        scores, layers, queries = self.scores, self.layers, self.queries
+        place: dict[str, Any] = {}
         if layer is not None:
             i = pick_layer(layer, self.layers)
             scores, layers = scores[i : i + 1], self.layers[i : i + 1]
@@ -109,27 +182,23 @@ class Relevance:
                 raise SelectionError(f"Already at position {self._position()}: there is one row a layer.")
             p = pick_position(position, self.rows)
             scores, queries = scores[:, p], None
-            settings |= {"position": p, "position_token": self.rows[p]}
-        return replace(self, scores=scores, layers=layers, settings=settings, queries=queries)
+            place = {"position": p, "position_token": self.rows[p]}
+        return replace(self, scores=scores, layers=layers, queries=queries, **place)
 
     def words(self) -> Relevance:
         """Scores of words: the sum over the pieces of an input word, the mean over those of an output word."""
+        if self.unit == "word":
+            return self
         group = group_words(self.tokens)
         scores = group.sum_keys(self.scores)
         queries = None
         if scores.ndim == 3:
             rows = group_words(self.rows)
             scores, queries = rows.mean_queries(scores), rows.tokens
-        return replace(
-            self,
-            scores=scores,
-            tokens=group.tokens,
-            queries=queries,
-            settings={**self.settings, "words": True},
-        )
+        return replace(self, scores=scores, tokens=group.tokens, queries=queries, unit="word")
 
     def drop_special(self) -> Relevance:
-        """Without special tokens, as inputs and as outputs; ``settings["dropped"]`` is the share of mass they had."""
+        """Without special tokens, as inputs and as outputs; ``dropped`` is the share of mass they had."""
         keep = [i for i, s in enumerate(self.tokens.special) if not s]
         if not keep:
             raise SelectionError(f"All {len(self.tokens)} tokens are special: nothing would be left.")
@@ -138,13 +207,7 @@ class Relevance:
             kept = [i for i, s in enumerate(self.rows.special) if not s]
             scores, queries = scores[:, kept], self.rows.take(kept)
         dropped = _share(scores, np.array(self.tokens.special, bool))
-        return replace(
-            self,
-            scores=scores[..., keep],
-            tokens=self.tokens.take(keep),
-            queries=queries,
-            settings={**self.settings, "dropped": dropped},
-        )
+        return replace(self, scores=scores[..., keep], tokens=self.tokens.take(keep), queries=queries, dropped=dropped)
 
     def top(self, k: int = 5, layer: int = -1, position: int | str | None = None) -> list[tuple[str, float]]:
         """The ``k`` inputs with the highest scores at one layer, highest first; equal scores in text order."""
@@ -190,7 +253,10 @@ class Relevance:
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write to one safetensors file; refuses to replace a file unless told to."""
-        files.save(path, "relevance", {"scores": self.scores}, self._header(), overwrite)
+        typed = {name: getattr(self, name) for name in _KINDS}
+        typed["report"] = None if self.report is None else self.report.to_dict()
+        header = {**self._header(), "fields": _plain(typed)}
+        files.save(path, "relevance", {"scores": self.scores}, header, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Relevance:
@@ -199,7 +265,7 @@ class Relevance:
         queries = None if h["queries"] is None else Tokens.from_dict(h["queries"])
         return cls(
             arrays["scores"], Tokens.from_dict(h["tokens"]), tuple(h["layers"]), h["method"], h["settings"],
-            h["model"], queries,
+            h["model"], queries, **_typed(h.get("fields", {})),
         )  # fmt: skip
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
@@ -232,6 +298,39 @@ class Relevance:
         from attnflow.views.html import preview
 
         return preview([self])
+
+
+# The fields that something may depend on, and of which kind they are in a file.
+_KINDS: dict[str, tuple[type, ...]] = {
+    "position": (int, np.integer), "position_token": (str,), "unit": (str,), "dropped": (float, int), "target": (str,),
+    "heads": (str, int, tuple, list), "residual": (float, int, str, tuple, list, np.ndarray), "start_layer": (int,),
+    "edges": (str,), "rescaled": (bool,), "notes": (tuple, list), "report": (Mapping,),
+}  # fmt: skip
+_DEFAULTS = {f.name: f.default for f in fields(Relevance) if f.name in _KINDS}
+# Those that settings tell under the same name.
+_PLAIN = ("position", "position_token", "dropped", "heads", "residual", "start_layer", "edges")
+
+
+def _named_in(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What records built by hand, and files written before there were fields, say in their settings alone."""
+    found = {name: settings[name] for name in (*_PLAIN, "notes", "report") if name in settings}
+    if settings.get("words") or settings.get("unit") == "word":
+        found["unit"] = "word"
+    if settings.get("normalize") or settings.get("receptive_field"):
+        found["rescaled"] = True
+    return found | {"target": settings.get("target_label")}
+
+
+def _typed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the fields that are of their kind, in the form in which a record keeps them."""
+    out: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, _KINDS.get(name, ()))}
+    if isinstance(out.get("heads"), list):
+        out["heads"] = tuple(out["heads"])
+    if "notes" in out:
+        out["notes"] = tuple(map(str, out["notes"]))
+    if "report" in out:
+        out["report"] = Report.of(out["report"])
+    return out
 
 
 def _share(scores: Array, columns: npt.NDArray[np.bool_]) -> float:

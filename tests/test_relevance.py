@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from attnflow import Relevance, raw
+from attnflow import Attention, Relevance, blankout, direct, files, flow, gradient, raw, rollout
 from attnflow.errors import FileError, SelectionError, ShapeError
+from attnflow.relevance import Report
 from attnflow.tokens import Tokens
+from tests.conftest import random_attention
 
 TOKENS = Tokens(
     ["[CLS]", "cab", "##inets", "are"], special=[True, False, False, False], word_ids=[None, 0, 0, 1], marks={"cls": 0}
@@ -111,3 +113,98 @@ def test_shapes_are_checked(scores, layers, text):
 
 def test_plain_strings_are_taken_as_tokens():
     assert Relevance(np.zeros((1, 2)), ["a", "b"], [0], "raw").tokens.special == (False, False)
+
+
+TYPED = (
+    "position", "position_token", "unit", "dropped", "target", "heads", "residual", "start_layer", "edges", "rescaled",
+    "notes", "report",
+)  # fmt: skip
+
+
+def typed(r: Relevance) -> dict[str, object]:
+    return {name: getattr(r, name) for name in TYPED}
+
+
+def test_what_something_depends_on_is_a_field_and_settings_repeat_it():
+    f = flow(random_attention(0, 3, 4), tokens=TOKENS, position=-1, residual=0.2, start_layer=1, normalize=True)
+    assert (f.position, f.position_token, f.unit, f.heads, f.edges) == (3, "are", "token", "mean", "attention")
+    assert (f.residual, f.start_layer, f.rescaled) == (0.2, 1, True)
+    assert f.report is not None and f.settings["report"] == f.report.to_dict()
+    told = {name: f.settings[name] for name in ("position", "position_token", "residual", "start_layer", "heads")}
+    assert told == {name: getattr(f, name) for name in told}
+    shaped = f.words().drop_special()
+    assert (shaped.unit, shaped.settings["words"]) == ("word", True)
+    assert shaped.dropped == shaped.settings["dropped"] == f.special_share
+    assert shaped.words() is shaped
+
+
+@pytest.mark.parametrize("method", [raw, rollout, flow, direct])
+def test_every_method_says_what_it_read(method):
+    heads = np.stack([random_attention(seed, 2, 4) for seed in (0, 1)], 1)
+    noted = Attention.of(heads, heads="all", notes=("Layer 7 has no attention.",))
+    r = method(noted, heads=1)
+    assert (r.heads, r.edges, r.notes, r.position) == (1, "attention", noted.notes, None)
+    assert r.at(position=2).position == method(noted, heads=1, position=2).position == 2
+
+
+def test_gradients_and_blank_out_say_what_they_explain():
+    from attnflow import demo
+
+    model, tokenizer = demo.model(), demo.tokenizer()
+    g, b = (method(model, tokenizer, demo.SENTENCE) for method in (gradient, blankout))
+    assert g.target == g.settings["target_label"] == b.target
+    assert (g.heads, g.edges, g.residual) == (None, None, None)
+    by_word = blankout(model, tokenizer, demo.SENTENCE, unit="word")
+    assert by_word.unit == "word"
+    assert "words" not in by_word.settings
+
+
+def test_settings_decide_nothing():
+    f = flow(random_attention(0, 3, 4), tokens=TOKENS, position=0).words()
+    odd = dict.fromkeys(f.settings, "nonsense")
+    object.__setattr__(f, "settings", odd)
+    assert repr(f) == "Relevance(flow, 3 layers, position 0 × 3 inputs)"
+    assert "nonsense" not in f.plot().get_title()
+
+
+def test_files_keep_the_fields(tmp_path):
+    w = random_attention(0, 3, 4)
+    shares = np.full((3, 4), 0.25)
+    for i, r in enumerate((ALL, flow(w, tokens=TOKENS, position=1, residual=shares).words().drop_special())):
+        r.save(tmp_path / str(i))
+        after, before = typed(Relevance.load(tmp_path / str(i))), typed(r)
+        assert np.array_equal(after.pop("residual"), before.pop("residual"))
+        assert after == before
+
+
+def test_records_that_say_it_in_their_settings_alone_get_the_fields(tmp_path, monkeypatch):
+    """As files do that were written before there were fields."""
+    said = {
+        "position": 1, "position_token": "cab", "words": True, "dropped": 0.25, "target_label": "plural",
+        "heads": [0, 2], "residual": [0.5, 0.25], "start_layer": 1, "normalize": True, "notes": ["sink"],
+        "report": {"ties": [0.5], "words": ["half are tied"]},
+    }  # fmt: skip
+    expected = {
+        "position": 1, "position_token": "cab", "unit": "word", "dropped": 0.25, "target": "plural", "heads": (0, 2),
+        "residual": [0.5, 0.25], "start_layer": 1, "edges": None, "rescaled": True, "notes": ("sink",),
+        "report": Report(("half are tied",), {"ties": [0.5]}),
+    }  # fmt: skip
+    r = Relevance(SCORES[:, 1], TOKENS, (0, 5), "flow", said)
+    assert typed(r) == expected
+    save = files.save
+    monkeypatch.setattr(
+        files, "save", lambda p, k, a, h, o: save(p, k, a, {n: v for n, v in h.items() if n != "fields"}, o)
+    )
+    r.save(tmp_path / "old")
+    assert typed(Relevance.load(tmp_path / "old")) == expected
+
+
+def test_settings_of_another_kind_are_left_alone():
+    r = Relevance(SCORES, TOKENS, (0, 5), "mine", {"position": "everywhere", "heads": None, "notes": "none"})
+    assert (r.position, r.heads, r.notes) == (None, None, ())
+    assert r.settings == {"position": "everywhere", "heads": None, "notes": "none"}
+
+
+def test_a_unit_that_is_not_known():
+    with pytest.raises(SelectionError, match="unit='letter' is not known. Use one of: token, word"):
+        Relevance(SCORES, TOKENS, (0, 5), "raw", unit="letter")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ def picture(
     *,
     position: int | str | None = None,
     layer: int = -1,
-    residual: Residual = 0.5,
+    residual: Residual = None,
     start_layer: int = 0,
     curves: Sequence[Curve] | None = None,
     image: Any = None,
@@ -117,7 +117,7 @@ def default_position(net: Network) -> int:
 
 
 def _scaled(r: Relevance) -> bool:
-    return bool(r.settings.get("normalize") or r.settings.get("receptive_field"))
+    return r.rescaled
 
 
 def _label(r: Relevance) -> str:
@@ -127,10 +127,7 @@ def _label(r: Relevance) -> str:
 def _notes(rows: Sequence[Relevance]) -> tuple[str, ...]:
     lines: list[str] = []
     for r in rows:
-        report = r.settings.get("report")
-        said = report.get("words", ()) if isinstance(report, Mapping) else ()
-        lines += [str(note) for note in r.settings.get("notes", ())]
-        lines += [f"{r.method}: {line}" for line in said]
+        lines += [*r.notes, *(f"{r.method}: {line}" for line in (r.report.words if r.report else ()))]
     return tuple(dict.fromkeys(lines))
 
 
@@ -146,7 +143,7 @@ def _fitted(r: Relevance, net: Network) -> Relevance:
         return r
     scores = np.full((*r.scores.shape[:-1], len(net.tokens)), np.nan)
     scores[..., :m] = r.scores
-    return Relevance(scores, net.tokens, r.layers, r.method, r.settings, r.model, r.queries)
+    return replace(r, scores=scores, tokens=net.tokens)
 
 
 def _scores(
@@ -170,7 +167,7 @@ def _scores(
     if any(p != first[1] for _, p in kept):
         found = flow(attention, layer=first[0], **options)
         both[layers.index(first[0])] = found.scores[0]
-    return kept, [*basic, Relevance(both, net.tokens, layers, "flow", found.settings, found.model, net.queries)]
+    return kept, [*basic, replace(found, scores=both, layers=layers, queries=net.queries)]
 
 
 def _target(place: tuple[int, int], rows: Sequence[Relevance], net: Network, group: Grouping) -> Target:
@@ -191,7 +188,7 @@ def _row(r: Relevance, layer: int, row: int) -> F64 | None:
     elif r.scores.ndim == 3:
         scores = r.scores[r.layers.index(layer), row]
     else:
-        scores = r.scores[r.layers.index(layer)] if r.settings.get("position") == row else None
+        scores = r.scores[r.layers.index(layer)] if r.position == row else None
     return None if scores is None or np.isnan(scores).all() else np.asarray(scores, np.float64)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 import torch
@@ -11,43 +12,49 @@ import torch
 from attnflow.errors import InputError
 from attnflow.inputs.naming import plain_tokenizer
 
-MIRRORED = "the input again, as the model itself gives it to its decoder"
 # Their heads read the decoder's states at the places of the input: no other decoder input would do.
 _READERS = ("ForSequenceClassification", "ForQuestionAnswering")
+
+
+class Origin(Enum):
+    """Where the decoder's input comes from, and how settings tell it."""
+
+    GIVEN = "given"
+    TEXT = "text_target"
+    GREEDY = "the model's own greedy output"
+    MIRRORED = "the input again, as the model itself gives it to its decoder"
+    START = "start token"
+
+    def told(self, max_new_tokens: int) -> dict[str, Any]:
+        """What settings say of it."""
+        return {"decoder": self.value} | ({"max_new_tokens": max_new_tokens} if self is Origin.GREEDY else {})
 
 
 def decoder_ids(
     model: Any,
     tokenizer: Any,
     batch: Mapping[str, Any],
-    settings: dict[str, Any],
     text_target: str | Sequence[str] | None,
     max_new_tokens: int,
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """(ids, mask), both ``[texts, length]``; ``settings["decoder"]`` says where they come from."""
+) -> tuple[torch.Tensor | None, torch.Tensor | None, Origin]:
+    """(ids, mask, where they come from); ids and mask are ``[texts, length]``."""
     given = batch.get("decoder_input_ids")
     if given is not None:
-        settings["decoder"] = "given"
-        return given, batch.get("decoder_attention_mask")
+        return given, batch.get("decoder_attention_mask"), Origin.GIVEN
     if batch.get("decoder_inputs_embeds") is not None:
-        settings["decoder"] = "given"
-        return None, None
+        return None, None, Origin.GIVEN
     lead = next(v for v in batch.values() if isinstance(v, torch.Tensor))
     start = start_token(model)
     if text_target is not None:
-        settings["decoder"] = "text_target"
-        return _target(tokenizer, text_target, start, lead)
+        return *_target(tokenizer, text_target, start, lead), Origin.TEXT
     if getattr(model, "can_generate", lambda: False)():
         made = _greedy(model, batch, max_new_tokens)
         if made is not None:
-            settings |= {"decoder": "the model's own greedy output", "max_new_tokens": max_new_tokens}
-            return _until_end(model, made)
+            return *_until_end(model, made), Origin.GREEDY
     mirrored = _mirrored(model, batch)
     if mirrored is not None:
-        settings["decoder"] = MIRRORED
-        return mirrored, batch.get("attention_mask")
-    settings["decoder"] = "start token"
-    return torch.full((lead.shape[0], 1), start, dtype=torch.long, device=lead.device), None
+        return mirrored, batch.get("attention_mask"), Origin.MIRRORED
+    return torch.full((lead.shape[0], 1), start, dtype=torch.long, device=lead.device), None, Origin.START
 
 
 def _mirrored(model: Any, batch: Mapping[str, Any]) -> torch.Tensor | None:

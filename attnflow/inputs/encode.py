@@ -39,6 +39,7 @@ class Inputs:
         text_key: the entry of ``batch`` that ``tokens`` name ("input_ids", "pixel_values", ...).
         settings: what was chosen for the user.
         notes: what a reader should know.
+        mirrored: True if the decoder is given the encoder's input again, as the model itself does.
 
     >>> from transformers import BertConfig, BertModel
     >>> small = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=30)
@@ -56,6 +57,7 @@ class Inputs:
     text_key: str = "input_ids"
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    mirrored: bool = False
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -77,6 +79,7 @@ class _Draft:
     encodings: Any = None
     settings: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    mirrored: bool = False
 
 
 def encode(
@@ -109,7 +112,7 @@ def encode(
     decoder_tokens, decoder_positions = _decoder(model, tokenizer, draft, text_target, max_new_tokens)
     return Inputs(
         draft.batch, tokens, positions, draft.single, decoder_tokens, decoder_positions, key,
-        draft.settings, tuple(draft.notes),
+        draft.settings, tuple(draft.notes), draft.mirrored,
     )  # fmt: skip
 
 
@@ -337,7 +340,9 @@ def _decoder(
         return None, None
     from attnflow.inputs import decoder
 
-    ids, mask = decoder.decoder_ids(model, tokenizer, draft.batch, draft.settings, text_target, max_new_tokens)
+    ids, mask, origin = decoder.decoder_ids(model, tokenizer, draft.batch, text_target, max_new_tokens)
+    draft.settings |= origin.told(max_new_tokens)
+    draft.mirrored = origin is decoder.Origin.MIRRORED
     if ids is None:
         return None, None
     draft.batch["decoder_input_ids"] = ids

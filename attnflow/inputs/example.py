@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from attnflow.capturing import state
 from attnflow.errors import InputError, SelectionError, ShapeError
-from attnflow.inputs.decoder import MIRRORED
 from attnflow.inputs.embedding import run
 from attnflow.inputs.naming import plain_tokenizer
 from attnflow.inputs.target import Goal, Target, settle
@@ -205,8 +204,8 @@ def _example(model: nn.Module, tokenizer: Any, inputs: Inputs, row: int) -> Exam
     if inputs.decoder_tokens is None:
         return Example(model, plain_tokenizer(tokenizer), own, tokens, tokens, None, name)
     queries = inputs.decoder_tokens[row]
-    mirrored = inputs.settings.get("decoder") == MIRRORED
-    return Example(model, plain_tokenizer(tokenizer), own, join(tokens, queries), queries, None, name, mirrored)
+    both = join(tokens, queries)
+    return Example(model, plain_tokenizer(tokenizer), own, both, queries, None, name, inputs.mirrored)
 
 
 def _alone(name: str, value: Any, inputs: Inputs, row: int) -> Any:

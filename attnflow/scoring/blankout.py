@@ -125,7 +125,8 @@ def attribute(
         "value": float(goal.values(outputs)[0]),
     }
     scores = scores if signed else np.abs(scores)
-    return Relevance(scores[None], groups.tokens, ("input",), "blankout", settings, example.name)
+    known: dict[str, Any] = {"position": goal.position, "target": goal.label, "unit": unit}
+    return Relevance(scores[None], groups.tokens, ("input",), "blankout", settings, example.name, **known)
 
 
 def settle_blank(example: Example, blank: str | int) -> str | int:

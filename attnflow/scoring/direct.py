@@ -70,7 +70,8 @@ def direct(
         means = np.cumsum(scores[kept], 0) / np.arange(1, len(kept) + 1)[:, None, None]
         settings = {"start_layer": start_layer, **said(attention)}
         numbers = tuple(layers[i] for i in kept)
-        return chosen(means, numbers, keys, queries, layer, position, "direct", settings, attention.model)
+        known = (settings, attention.model)
+        return chosen(means, numbers, keys, queries, layer, position, "direct", *known, start_layer=start_layer)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
     return each(source, tokenizer, text, method, **given, **explained_at(edges, position), **options)

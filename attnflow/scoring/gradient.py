@@ -136,7 +136,8 @@ def attribute(
     }
     if ends:
         settings |= {"baseline": baseline, "steps": steps, "convergence_delta": delta}
-    return Relevance(scores[None], example.tokens, ("input",), "gradient", settings, example.name)
+    known: dict[str, Any] = {"position": goal.position, "target": goal.label}
+    return Relevance(scores[None], example.tokens, ("input",), "gradient", settings, example.name, **known)
 
 
 def _check(method: str, reduce: str, steps: int, batch_size: int) -> None:

@@ -105,16 +105,17 @@ def chosen(
     method: str,
     settings: dict[str, Any],
     model: str,
+    **known: Any,
 ) -> Relevance:
-    """The relevance for the layer and position that were asked for, out of all."""
+    """The relevance for the layer and position that were asked for, out of all; ``known`` are fields of it."""
     if layer is not None:
         i = pick_layer(layer, layers)
         scores, layers = scores[i : i + 1], layers[i : i + 1]
     if position is None:
-        return Relevance(scores, tokens, tuple(layers), method, settings, model, queries)
+        return Relevance(scores, tokens, tuple(layers), method, settings, model, queries, **known)
     p = pick_position(position, queries)
-    settings = {**settings, "position": p, "position_token": queries[p]}
-    return Relevance(scores[:, p], tokens, tuple(layers), method, settings, model)
+    known |= {"position": p, "position_token": queries[p]}
+    return Relevance(scores[:, p], tokens, tuple(layers), method, settings, model, **known)
 
 
 def _stack(block: Block) -> F64:

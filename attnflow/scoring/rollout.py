@@ -17,6 +17,7 @@ from attnflow.select import pick_layer, pick_position
 
 if TYPE_CHECKING:
     from attnflow.scoring.rollout_stream import Streamed
+    from attnflow.tokens import Tokens
 
 
 @overload
@@ -82,7 +83,8 @@ def rollout(
 
     def method(attention: Attention) -> Relevance:
         net = network(attention, residual, start_layer)
-        settings = {"residual": residual_of(attention, residual), "start_layer": start_layer, **said(attention)}
+        known: dict[str, Any] = {"residual": residual_of(attention, residual), "start_layer": start_layer}
+        settings = {**known, **said(attention)}
         if unstreamed:
             settings["stream"] = "every layer was kept: only attention weights are multiplied while the model runs"
         at = list(range(len(net.layers))) if layer is None else [pick_layer(layer, net.layers)]
@@ -90,10 +92,11 @@ def rollout(
         tops = [net.tops[i] for i in at]
         if position is None:
             scores = products(net, tops)[:, net.rows]
-            return Relevance(scores, net.tokens, layers, "rollout", settings, attention.model, net.queries)
+            return Relevance(scores, net.tokens, layers, "rollout", settings, attention.model, net.queries, **known)
         p = pick_position(position, net.queries)
-        settings |= {"position": p, "position_token": net.queries[p]}
-        return Relevance(rows(net, tops, net.rows[p]), net.tokens, layers, "rollout", settings, attention.model)
+        known |= {"position": p, "position_token": net.queries[p]}
+        scores = rows(net, tops, net.rows[p])
+        return Relevance(scores, net.tokens, layers, "rollout", settings, attention.model, **known)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block}
     return each(source, tokenizer, text, method, **given, **kinds, **options)
@@ -181,7 +184,11 @@ def _streamed(
 
 def _relevance(found: Streamed) -> Relevance:
     settings = {**found.settings, "route": found.route, "notes": found.notes}
-    if "position" in settings:
-        settings["position_token"] = found.queries[settings["position"]]
-    queries = None if "position" in settings else found.queries
-    return Relevance(found.scores[None], found.tokens, found.layers[-1:], "rollout", settings, found.model, queries)
+    known: dict[str, Any] = {"heads": found.heads, "residual": found.residual, "start_layer": found.start_layer}
+    known |= {"edges": "attention", "notes": found.notes}
+    queries: Tokens | None = found.queries
+    if found.position is not None:
+        known |= {"position": found.position, "position_token": found.queries[found.position]}
+        queries = None
+    scores = found.scores[None]
+    return Relevance(scores, found.tokens, found.layers[-1:], "rollout", settings, found.model, queries, **known)

@@ -8,7 +8,7 @@ down, computing weights in blocks of rows. Both give what ``rollout(capture(...)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ class Streamed:
         layers: numbers of the layers that were multiplied.
         depth: number of layers of the model.
         model, route, notes, settings: as in :class:`attnflow.Attention`.
+        heads, residual, start_layer, position: as in :class:`attnflow.Relevance`.
     """
 
     scores: npt.NDArray[np.float32]
@@ -56,6 +57,10 @@ class Streamed:
     route: str
     notes: tuple[str, ...]
     settings: Mapping[str, Any]
+    heads: Heads
+    residual: float | Sequence[float]
+    start_layer: int
+    position: int | None = None
 
 
 def too_long(model: Any, tokenizer: Any = None, text: Any = None, inputs: Mapping[str, Any] | None = None) -> bool:
@@ -295,6 +300,7 @@ def _results(
             matrix, tokens, queries, tuple(layers), max(s.depth for s in job.session.survey.sites.values()),
             name_of(job.model), "interface" if job.session.survey.interface else "tap",
             (*job.given.notes, *notes), {**job.settings, "stream": "product" if rows is None else "row"},
+            job.reduction.heads, job.residual, job.start,
         )  # fmt: skip
         out.append(one if rows is None else _row_of(one, rows[example], "row", 0))
     return out[0] if job.given.single and len(out) == 1 else out
@@ -302,5 +308,4 @@ def _results(
 
 def _row_of(one: Streamed, row: int, how: str, at: int | None = None) -> Streamed:
     settings = {**one.settings, "stream": how, "position": row}
-    scores = one.scores[row if at is None else at]
-    return Streamed(scores, one.tokens, one.queries, one.layers, one.depth, one.model, one.route, one.notes, settings)
+    return replace(one, scores=one.scores[row if at is None else at], settings=settings, position=row)

@@ -41,9 +41,15 @@ def each(
     found, single = attentions(source, tokenizer, text, heads=heads, sinks=sinks, tokens=tokens, edges=edges, **options)
     if block is not None:
         found = [a.block(block) for a in found]
-    # The result keeps the heads where they are there: a page can show each of them.
-    results = [replace(method(reduced(a, heads)), attention=a) for a in found]
+    results = [scored(a, heads, method) for a in found]
     return results[0] if single else results
+
+
+def scored(attention: Attention, heads: Heads | None, method: Callable[[Attention], Relevance]) -> Relevance:
+    """The result of ``method`` on one example, with what it was computed from."""
+    used = reduced(attention, heads)
+    # The result keeps the heads where they are there: a page can show each of them.
+    return replace(method(used), attention=attention, heads=used.heads, edges=used.edges, notes=used.notes)
 
 
 def attentions(

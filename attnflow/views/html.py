@@ -67,18 +67,18 @@ def document(
     """
     base = next((r for r in results if r.attention is not None), None)
     others = [r for r in results if r.method not in METHODS or r.attention is None]
-    changed = [r for r in others if r.settings.get("words") or "dropped" in r.settings]
+    changed = [r for r in others if r.unit == "word" or r.dropped is not None]
     if base is None or base.attention is None or changed:
         return page(results)
     chosen: dict[str, Any] = {
-        "position": base.settings.get("position"),
-        "residual": base.settings.get("residual", 0.5),
-        "start_layer": base.settings.get("start_layer", 0),
+        "position": base.position,
+        "residual": base.residual,
+        "start_layer": base.start_layer or 0,
         "layer": -1 if len(base.layers) > 1 else base.layers[0],
-        "heads": ways(base.attention, base.settings.get("heads", "mean")),
+        "heads": ways(base.attention, "mean" if base.heads is None else base.heads),
     }
     drawn = picture(base.attention, others, **{**chosen, **options})
-    words, special = words or bool(base.settings.get("words")), special and "dropped" not in base.settings
+    words, special = words or base.unit == "word", special and base.dropped is None
     return flow_page(drawn, title, words, special)
 
 
@@ -88,8 +88,8 @@ def preview(results: Sequence[Relevance], height: int = 900) -> str:
     blocks = [] if attention is None else attention.blocks.values()
     work = sum(w.shape[-2] * w.shape[-1] for block in blocks for w in block.weights)
     if 0 < work <= AT_ONCE:
-        heads = results[0].settings.get("heads", "mean")
-        return frame(document(results, pairs=PREVIEW_PAIRS, heads=[heads]), height)
+        heads = results[0].heads
+        return frame(document(results, pairs=PREVIEW_PAIRS, heads=["mean" if heads is None else heads]), height)
     return frame(page(results), height)
 
 
@@ -116,7 +116,7 @@ def highlight(r: Relevance) -> str:
 
     The colours are written into the fragment, so that it can be pasted anywhere.
     """
-    words = r if r.settings.get("words") else r.words()
+    words = r.words()
     tinted = [
         f'<span style="background:{_tint(w)};padding:.1em .15em" title="{s:.4f}"><bdi>{escape(show(t))}</bdi></span>'
         for t, s, w in zip(words.tokens, words.scores[-1].tolist(), weights(words.scores[-1]), strict=True)
@@ -183,8 +183,8 @@ def _target_table(target: Target, names: Sequence[str]) -> str:
 
 def _facts(r: Relevance) -> str:
     place = ""
-    if "position" in r.settings:
-        place = f" · output position {r.settings['position']} {_code(str(r.settings.get('position_token', '')))}"
+    if r.position is not None:
+        place = f" · output position {r.position} {_code(r.position_token or '')}"
     return f"<p>Model {escape(r.model or 'not named')}{place} · layer {escape(str(r.layers[-1]))}</p>"
 
 
@@ -204,7 +204,7 @@ def _axes(r: Relevance) -> str:
 
 
 def _marked(r: Relevance) -> str:
-    words = r if r.settings.get("words") else r.words()
+    words = r.words()
     marks = [
         f'<mark{_minus(w)} style="--w:{abs(w):.3f}" title="{s:.4f}">{escape(show(t))}</mark>'
         for t, s, w in zip(words.tokens, words.scores[-1].tolist(), weights(words.scores[-1]), strict=True)

@@ -66,7 +66,7 @@ def plot_text(relevance: Relevance, ax: Axes | None = None, width: int = 72, siz
             f"A text is tinted for one output position, and {relevance.method} holds {len(relevance.rows)}. "
             "Choose one:  plot_text(relevance.at(position=-1))"
         )
-    words = relevance if relevance.settings.get("words") else relevance.words()
+    words = relevance.words()
     names = [show(t) for t in words.tokens]
     places = _lines(names, width)
     rows = places[-1][1] + 1
@@ -117,5 +117,4 @@ def _figure_of(width: float, height: float) -> Figure:
 
 
 def _title(r: Relevance) -> str:
-    at = r.settings.get("position_token")
-    return r.method if at is None else f"{r.method} from {show(str(at))}"
+    return r.method if r.position_token is None else f"{r.method} from {show(r.position_token)}"

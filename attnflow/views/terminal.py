@@ -65,7 +65,7 @@ def table(results: Sequence[Relevance], console: Console, token_width: int = _LO
 
 def highlight(r: Relevance) -> Text:
     """The words of a result for one position, tinted by their scores at the last layer; for a terminal with colours."""
-    words = r if r.settings.get("words") else r.words()
+    words = r.words()
     out = Text()
     for token, weight in zip(words.tokens, weights(words.scores[-1]), strict=True):
         red, green, blue = blend(weight)
@@ -106,9 +106,9 @@ def _bar_width(console: Console, results: Sequence[Relevance], token: int) -> in
 def _title(r: Relevance) -> str:
     if r.layers == ("input",):
         return f"{r.model or 'given scores'} · what it predicts"
-    place = f"position {r.settings.get('position', '?')}"
-    if "position_token" in r.settings:
-        place += f" {show(str(r.settings['position_token']))}"
+    place = f"position {'?' if r.position is None else r.position}"
+    if r.position_token is not None:
+        place += f" {show(r.position_token)}"
     return f"{r.model or 'given attention'} · layer {r.layers[-1]} · {place}"
 
 
@@ -116,13 +116,12 @@ def footer(results: Sequence[Relevance]) -> list[str]:
     """What a reader must know besides the numbers: notes of the capture, the share on special tokens, reports."""
     lines: list[str] = []
     for r in results:
-        lines += [str(note) for note in r.settings.get("notes", ()) if note not in lines]
+        lines += [note for note in r.notes if note not in lines]
     for r in results:
-        if "dropped" in r.settings:
-            lines.append(f"{r.method}: {r.settings['dropped']:.0%} of the mass lay on special tokens (dropped)")
+        if r.dropped is not None:
+            lines.append(f"{r.method}: {r.dropped:.0%} of the mass lay on special tokens (dropped)")
         elif any(r.tokens.special):
             lines.append(f"{r.method}: {r.special_share:.0%} of the mass lies on special tokens")
-        report = r.settings.get("report")
-        if isinstance(report, dict):
-            lines += [f"{r.method}: {line}" for line in report.get("words", ())]
+        if r.report is not None:
+            lines += [f"{r.method}: {line}" for line in r.report.words]
     return lines

@@ -84,10 +84,10 @@ def test_the_model_is_as_it_was_also_where_it_fails(model):
     model.get_decoder().eval()  # mixed, to be kept
     before = [m.training for m in model.modules()]
     chance = torch.get_rng_state()
-    decoder_ids(model, None, {"input_ids": torch.tensor([IDS])}, {}, None, 4)
+    decoder_ids(model, None, {"input_ids": torch.tensor([IDS])}, None, 4)
     assert torch.equal(torch.get_rng_state(), chance)
     with pytest.raises(ValueError, match="eos"):
-        decoder_ids(model, None, {"input_ids": torch.tensor([IDS, [0, 5, 2, 2, 8, 2]])}, {}, None, 4)
+        decoder_ids(model, None, {"input_ids": torch.tensor([IDS, [0, 5, 2, 2, 8, 2]])}, None, 4)
     assert [m.training for m in model.modules()] == before
     assert not any(m._forward_pre_hooks for m in model.modules())
 

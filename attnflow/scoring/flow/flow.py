@@ -9,7 +9,7 @@ import numpy as np
 
 from attnflow.attention import Attention
 from attnflow.errors import SelectionError
-from attnflow.relevance import Relevance
+from attnflow.relevance import Relevance, Report
 from attnflow.scoring.flow.report import describe
 from attnflow.scoring.flow.solver import Solution, solve
 from attnflow.scoring.network import F64, Network, Residual, network, residual_of
@@ -85,28 +85,28 @@ def flow(
 
     def method(attention: Attention) -> Relevance:
         net = network(attention, residual, start_layer)
-        settings: dict[str, Any] = {
-            "residual": residual_of(attention, residual), "start_layer": start_layer, "normalize": normalize,
-            "receptive_field": receptive_field, "backend": backend, **said(attention),
-        }  # fmt: skip
+        known: dict[str, Any] = {"residual": residual_of(attention, residual), "start_layer": start_layer}
+        how = {"normalize": normalize, "receptive_field": receptive_field, "backend": backend}
+        settings: dict[str, Any] = {**known, **how, **said(attention)}
         at = list(range(len(net.layers))) if layer is None else [pick_layer(layer, net.layers)]
         layers = tuple(net.layers[i] for i in at)
         nodes = list(net.rows)
         if position is not None:
             p = pick_position(position, net.queries)
             nodes = [net.rows[p]]
-            settings |= {"position": p, "position_token": net.queries[p]}
+            known |= {"position": p, "position_token": net.queries[p]}
         solution, found = _solved(net, [net.tops[i] for i in at], nodes, backend, certify, tolerance, threads)
         settings |= found
-        settings["report"] = describe(solution, net.tokens, layers, net.labels if backend == "numba" else ())
+        report = describe(solution, net.tokens, layers, net.labels if backend == "numba" else ())
+        known |= {"report": Report.of(report), "rescaled": normalize or receptive_field}
         scores = solution.scores
         if receptive_field:
             scores = by_receptive_field(scores, net)
         if normalize:
             scores = normalized(scores)
         if position is not None:
-            return Relevance(scores[:, 0], net.tokens, layers, "flow", settings, attention.model)
-        return Relevance(scores, net.tokens, layers, "flow", settings, attention.model, net.queries)
+            return Relevance(scores[:, 0], net.tokens, layers, "flow", settings, attention.model, **known)
+        return Relevance(scores, net.tokens, layers, "flow", settings, attention.model, net.queries, **known)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
     given |= {**explained_at(edges, position), **measured(source, residual)}
