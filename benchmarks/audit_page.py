@@ -1,9 +1,13 @@
-"""Findings on disk, and the tables of docs/debate.md: published figures beside ours."""
+"""Findings on disk, and what docs/debate.md shows of them: the numbers as CSV files, one figure and one short table.
+
+The figure and the table are drawn from the CSV files alone, so that they can be drawn again without a computation.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
 from io import StringIO
 from pathlib import Path
@@ -11,33 +15,43 @@ from typing import Any
 
 import pandas as pd
 from audit_data import TITLES, Data
-from report import insert, markdown
+from report import insert, markdown, save
 
 from attnflow.audit import Finding
 
-MODELS = {"lstm": "BiLSTM with additive attention", "transformer": "small transformer", "minilm": "MiniLM, fine-tuned"}
+MODELS = {"lstm": "BiLSTM", "transformer": "transformer", "minilm": "MiniLM"}
 # Jain & Wallace 2019: Table 2 (class 0 / class 1) and, behind it, the later figures in their repository (all classes).
 # Wiegreffe & Pinter 2019: Tables 2, 3 and 4; seeds and adversaries read off their Figure 5.
-PUBLISHED: dict[str, dict[str, str]] = {
+PUBLISHED: dict[str, dict[tuple[str, str, str], str]] = {
     "sst": {
-        "F1 trained": "0.81 / 0.831", "F1 uniform": "0.822",
-        "τ gradient": "0.40 / 0.38; 0.351 ± 0.211", "τ leave-one-out": "0.34 / 0.33; 0.291 ± 0.191",
-        "seeds JSD": "0.03–0.10", "adversary JSD": "≈ 0.38",
-        "guide uniform": "0.812", "guide own trained": "0.817", "guide raw": "0.824", "guide adversary": "0.592",
-        "imposter": "λ 5.25e-4: F1 0.823, TVD 0.036, JSD 0.514",
+        ("uniform", "trained", "F1"): "0.81 / 0.831", ("uniform", "uniform", "F1"): "0.822",
+        ("correlation", "attention – gradient, raw", "mean τ"): "0.40 / 0.38; 0.351 ± 0.211",
+        ("correlation", "attention – leave-one-out, raw", "mean τ"): "0.34 / 0.33; 0.291 ± 0.191",
+        ("seeds", "other seeds", "lowest JSD"): "0.03", ("seeds", "other seeds", "highest JSD"): "0.10",
+        ("adversary", "furthest weights", "mean JSD"): "0.38 (read off a figure)",
+        ("guide", "uniform", "F1"): "0.812", ("guide", "own trained", "F1"): "0.817",
+        ("guide", "raw", "F1"): "0.824", ("guide", "adversary", "F1"): "0.592",
+        ("imposter", "λ 5.25e-4", "F1"): "0.823", ("imposter", "λ 5.25e-4", "TVD, scalar"): "0.036",
+        ("imposter", "λ 5.25e-4", "JSD"): "0.514",
     },
     "agnews": {
-        "F1 trained": "0.96 / 0.964", "F1 uniform": "0.960",
-        "τ gradient": "0.42 / 0.35; 0.389 ± 0.134", "τ leave-one-out": "0.35 / 0.32; 0.367 ± 0.150",
+        ("uniform", "trained", "F1"): "0.96 / 0.964", ("uniform", "uniform", "F1"): "0.960",
+        ("correlation", "attention – gradient, raw", "mean τ"): "0.42 / 0.35; 0.389 ± 0.134",
+        ("correlation", "attention – leave-one-out, raw", "mean τ"): "0.35 / 0.32; 0.367 ± 0.150",
     },
     "imdb": {
-        "F1 trained": "0.88 / 0.902", "F1 uniform": "0.879",
-        "τ gradient": "0.37 / 0.37; 0.437 ± 0.061", "τ leave-one-out": "0.30 / 0.31; 0.341 ± 0.070",
-        "seeds JSD": "0.05–0.11", "adversary JSD": "≈ 0.51",
-        "guide uniform": "0.863", "guide own trained": "0.888", "guide raw": "0.905", "guide adversary": "0.700",
-        "imposter": "λ 8e-4: F1 0.906, TVD 0.014, JSD 0.405",
+        ("uniform", "trained", "F1"): "0.88 / 0.902", ("uniform", "uniform", "F1"): "0.879",
+        ("correlation", "attention – gradient, raw", "mean τ"): "0.37 / 0.37; 0.437 ± 0.061",
+        ("correlation", "attention – leave-one-out, raw", "mean τ"): "0.30 / 0.31; 0.341 ± 0.070",
+        ("seeds", "other seeds", "lowest JSD"): "0.05", ("seeds", "other seeds", "highest JSD"): "0.11",
+        ("adversary", "furthest weights", "mean JSD"): "0.51 (read off a figure)",
+        ("guide", "uniform", "F1"): "0.863", ("guide", "own trained", "F1"): "0.888",
+        ("guide", "raw", "F1"): "0.905", ("guide", "adversary", "F1"): "0.700",
+        ("imposter", "λ 8e-4", "F1"): "0.906", ("imposter", "λ 8e-4", "TVD, scalar"): "0.014",
+        ("imposter", "λ 8e-4", "JSD"): "0.405",
     },
 }  # fmt: skip
+COLUMNS = ["model", "data", "experiment", "quantity", "statistic", "value", "published"]
 
 
 def keep(path: Path, finding: Finding, seconds: float) -> None:
@@ -68,73 +82,217 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
-def figures(found: dict[str, Finding], name: str) -> list[list[str]]:
-    """Rows of (what, published, ours), from the experiments that were finished."""
-    kind, data = name.split("-")
-    published = PUBLISHED[data] if kind == "lstm" else {}
-    ours: dict[str, str] = {}
-    if "uniform" in found:
-        scores = found["uniform"].table["F1"]
-        ours |= {"F1 trained": f"{scores[0]:.3f}", "F1 uniform": f"{scores[1]:.3f}"}
-    if "correlation" in found:
-        ours |= _correlations(found["correlation"].table)
-    if "permutation" in found:
-        change = found["permutation"].records["change"]
-        ours["permutation, median change"] = f"{change.median():.3f} (mean {change.mean():.3f})"
-    if "adversary" in found:
-        records = found["adversary"].records
-        ours["adversary JSD"] = f"{records['jsd'].mean():.3f}"
-    if "seeds" in found:
-        per = found["seeds"].records.groupby("seed")["jsd"].mean()
-        ours["seeds JSD"] = f"{per.min():.3f}–{per.max():.3f}"
-    if "guide" in found:
-        table = found["guide"].table
+Number = tuple[str, str, float]
+
+
+def numbers(experiment: str, finding: Finding) -> Iterator[Number]:
+    """The numbers of a finding as (quantity, statistic, value)."""
+    table, records = finding.table, finding.records
+    if experiment == "uniform":
+        for name, score in zip(("trained", "uniform"), table["F1"], strict=True):
+            yield name, "F1", score
+    elif experiment == "correlation":
+        for row in table[table["class"] == "all"].to_dict("records"):
+            pair = row["pair"] if "attention" not in row["pair"] else f"{row['pair']}, {row['method']}"
+            for statistic, column in (("mean τ", "mean τ"), ("std of τ", "std"), ("share significant", "significant")):
+                yield pair, statistic, row[column]
+    elif experiment == "permutation":
+        yield "change of the output", "median TVD", records["change"].median()
+        yield "change of the output", "mean TVD", records["change"].mean()
+    elif experiment == "adversary":
+        yield "furthest weights", "mean JSD", records["jsd"].mean()
+    elif experiment == "seeds":
+        per_seed = records.groupby("seed")["jsd"].mean()
+        yield "other seeds", "lowest JSD", per_seed.min()
+        yield "other seeds", "highest JSD", per_seed.max()
+    elif experiment == "guide":
         # F1 alone says little near chance: 0 where all is called negative, 0.67 where all is called positive.
-        rows = zip(table["guide"], table["F1"], table["accuracy"], strict=True)
-        ours |= {f"guide {g}": f"{f:.3f} (accuracy {a:.3f})" for g, f, a in rows}
-    if "imposter" in found:
-        for row in found["imposter"].table.to_dict("records"):
-            if row["model"] == "imposter":
-                ours[f"imposter λ {row['λ']}"] = (
-                    f"F1 {row['F1']:.3f}, TVD {row['TVD scalar']:.3f} (exact {row['TVD']:.3f}), JSD {row['JSD']:.3f}"
-                )
-    rows = [[what, published.get(what, "–"), value] for what, value in ours.items()]
-    if "imposter" in published and "imposter" in found:
-        rows.append(["imposter, best with JSD > 0.4", published["imposter"], "see above"])
-    return rows
+        for row in table.to_dict("records"):
+            yield row["guide"], "F1", row["F1"]
+            yield row["guide"], "accuracy", row["accuracy"]
+    elif experiment == "imposter":
+        for row in table[table["model"] == "imposter"].to_dict("records"):
+            for statistic, column in (("F1", "F1"), ("TVD, scalar", "TVD scalar"), ("TVD", "TVD"), ("JSD", "JSD")):
+                yield f"λ {row['λ']}", statistic, row[column]
 
 
-def _correlations(table: pd.DataFrame) -> dict[str, str]:
-    """τ of all classes together, by pair and method; raw attention has the papers' names."""
-    out = {}
-    for row in table[table["class"] == "all"].to_dict("records"):
-        pair = str(row["pair"]).replace("attention – ", "")
-        label = f"τ {pair}" if row["method"] not in ("rollout", "flow") else f"τ {pair}, {row['method']}"
-        out[label] = f"{row['mean τ']:.3f} ± {row['std']:.3f} ({row['significant']:.2f} significant)"
-    return out
+def rows_of(name: str, found: dict[str, Finding], data: Data) -> pd.DataFrame:
+    """The part's rows of the CSV file: ours, the published one where there is one, and what is only published."""
+    kind, set_ = name.split("-")
+    published = dict(PUBLISHED[set_]) if kind == "lstm" else {}
+    rows: list[list[object]] = [
+        [kind, set_, "data", part, "texts", f"{len(getattr(data, part))}", None] for part in ("train", "valid", "test")
+    ]
+    for experiment, finding in found.items():
+        for quantity, statistic, value in numbers(experiment, finding):
+            printed = published.pop((experiment, quantity, statistic), None)
+            rows.append([kind, set_, experiment, quantity, statistic, f"{value:.3f}", printed])
+        for experiment_, quantity, statistic in [key for key in published if key[0] == experiment]:
+            printed = published.pop((experiment_, quantity, statistic))
+            rows.append([kind, set_, experiment, quantity, statistic, None, printed])
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def section(found: dict[str, Finding], name: str, data: Data) -> str:
-    """What stands between the marks of a part."""
-    kind, _ = name.split("-")
-    title = f"### {MODELS[kind]} on {TITLES[data.name]}\n\n{data.told()} (training / validation / test)."
-    table = markdown(["", "published", "here"], figures(found, name))
-    words = "\n".join(f"- **{e}**: {finding.verdict}" for e, finding in found.items())
-    return f"{title}\n\n{table}\n\n{words}"
+def read(docs: Path) -> pd.DataFrame:
+    """The recorded numbers."""
+    return pd.read_csv(docs / "data" / "debate.csv", dtype={"published": str})
 
 
 def write(page: Path, name: str, found: dict[str, Finding], data: Data, folder: Path) -> None:
-    """Put the section of a part between its marks; a page without them gets them at its end."""
+    """Put the numbers and the verdicts of a part into the CSV files of the page, and draw the page again."""
     if not found:
         return
-    text = section(found, name, data)
+    kind, set_ = name.split("-")
+    verdicts = [[kind, set_, experiment, finding.verdict] for experiment, finding in found.items()]
+    _replace(page.parent / "data" / "debate.csv", rows_of(name, found, data))
+    _replace(
+        page.parent / "data" / "debate-verdicts.csv",
+        pd.DataFrame(verdicts, columns=["model", "data", "experiment", "verdict"]),
+    )
     picture = folder / "imposter.svg"
     if picture.is_file() and "imposter" in found:
         images = page.parent / "images"
         images.mkdir(exist_ok=True)
         shutil.copyfile(picture, images / f"debate-{name}.svg")
-        text += f"\n\n![JSD of attention against TVD of predictions](images/debate-{name}.svg)"
+    draw(page)
+
+
+def _replace(path: Path, rows: pd.DataFrame) -> None:
+    """Put ``rows`` into a CSV file in place of those of the same model, data and experiment; others stay."""
+    key = ["model", "data", "experiment"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file():
+        old = pd.read_csv(path, dtype=str)
+        done = set(rows[key].itertuples(index=False, name=None))
+        rows = pd.concat([old[[k not in done for k in old[key].itertuples(index=False, name=None)]], rows])
+    order = {kind: i for i, kind in enumerate(MODELS)}
+    rows = rows.sort_values(
+        ["model", "data"], kind="stable", key=lambda c: c.map(order if c.name == "model" else list(TITLES).index)
+    )
+    rows.to_csv(path, index=False)
+
+
+def draw(page: Path) -> None:
+    """Draw the figure from the CSV file and put it on the page, with the short table below it."""
+    found = read(page.parent)
+    save(overview(found), page.parent / "images" / "debate.svg")
     old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
-    if f"<!-- audit:{name} -->" not in old:
-        page.write_text(f"{old.rstrip()}\n\n<!-- audit:{name} -->\n<!-- /audit:{name} -->\n", encoding="utf-8")
-    insert(page, f"audit:{name}", text)
+    if "<!-- audit -->" not in old:
+        page.write_text(f"{old.rstrip()}\n\n<!-- audit -->\n<!-- /audit -->\n", encoding="utf-8")
+    picture = "![The experiments of the debate on seven models, with the published figures](images/debate.svg)"
+    insert(page, "audit", f"{picture}\n\n{short_table(found)}")
+
+
+class Part:
+    """The numbers of one model on one data set."""
+
+    def __init__(self, model: str, data: str, rows: pd.DataFrame) -> None:
+        self.title = f"{MODELS[model]}, {TITLES[data]}"
+        keys = rows[["experiment", "quantity", "statistic"]].itertuples(index=False, name=None)
+        self._values = dict(zip(keys, zip(rows["value"], rows["published"], strict=True), strict=True))
+
+    def value(self, *key: str) -> float:
+        """Ours, NaN where there is none."""
+        return float(self._values.get(key, (float("nan"), None))[0])
+
+    def published(self, *key: str) -> float:
+        """The last of the published figures, without its spread; NaN where there is none."""
+        text = self._values.get(key, (None, None))[1]
+        if not isinstance(text, str):
+            return float("nan")
+        return float(text.split(";")[-1].split("±")[0].split("(")[0].split("/")[-1])
+
+
+def _parts(found: pd.DataFrame) -> list[Part]:
+    return [Part(*key, rows) for key, rows in found.groupby(["model", "data"], sort=False)]
+
+
+RAW_GRADIENT, RAW_LOO, BOTH = "attention – gradient, raw", "attention – leave-one-out, raw", "gradient – leave-one-out"
+
+
+def short_table(found: pd.DataFrame) -> str:
+    """One row for each model: a number or two for every experiment."""
+    rows = []
+    for part in _parts(found):
+        cells = [
+            _pair(part.value("uniform", "trained", "F1"), part.value("uniform", "uniform", "F1"), " / "),
+            _number(part.value("correlation", RAW_GRADIENT, "mean τ")),
+            _number(part.value("correlation", RAW_LOO, "mean τ")),
+            _number(part.value("permutation", "change of the output", "median TVD")),
+            _number(part.value("adversary", "furthest weights", "mean JSD")),
+            _pair(*(part.value("seeds", "other seeds", f"{end} JSD") for end in ("lowest", "highest")), "–"),
+        ]
+        rows.append([part.title, *cells])
+    head = ["model, data", "F1 trained / uniform", "τ gradient", "τ leave-one-out", "shuffled", "adversary", "seeds"]
+    return markdown(head, rows)
+
+
+def _number(value: float) -> str:
+    return "" if value != value else f"{value:.3f}"
+
+
+def _pair(first: float, second: float, between: str) -> str:
+    return "" if first != first else f"{first:.3f}{between}{second:.3f}"
+
+
+def overview(found: pd.DataFrame) -> Any:
+    """Four panels, one question each, with a row for every model; published figures are open."""
+    from matplotlib.figure import Figure
+
+    parts = _parts(found)
+    figure = Figure(figsize=(11, 0.45 * len(parts) + 1.6), layout="constrained")
+    panels = figure.subplots(1, 4, sharey=True)
+    for panel in panels:
+        panel.grid(axis="y", color="0.92")
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right", "left"]].set_visible(False)
+        panel.tick_params(left=False)
+    panels[0].set_yticks(range(len(parts)), [part.title for part in parts])
+    panels[0].invert_yaxis()
+    tau = {"gradients": RAW_GRADIENT, "leave-one-out": RAW_LOO, "these two, compared": BOTH}
+    _dots(panels[0], parts, {name: ("correlation", pair, "mean τ") for name, pair in tau.items()})
+    panels[0].set(title="Attention ranks like …", xlabel="mean Kendall τ")
+    _dots(panels[1], parts, {name: ("uniform", name, "F1") for name in ("trained", "uniform")})
+    panels[1].set(title="Is attention needed?", xlabel="F1")
+    _dots(panels[2], parts, {"adversary": ("adversary", "furthest weights", "mean JSD")}, colours=["#d55e00"])
+    _ranges(panels[2], parts)
+    panels[2].set(title="How far can it move?", xlabel="JSD from its own attention", xlim=(0, 0.7))
+    guides = {name: ("guide", name, "F1") for name in ("raw", "rollout", "flow")}
+    _dots(panels[3], parts, guides, minus=("guide", "uniform", "F1"))
+    panels[3].axvline(0, color="0.6", linewidth=0.8)
+    panels[3].set(title="Does it guide a model?", xlabel="F1 above uniform weights")
+    panels[1].scatter([], [], facecolors="none", edgecolors="0.3", s=46, label="open: published")
+    for panel in panels:
+        panel.title.set_fontsize("medium")
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False, fontsize="small", ncols=1)
+    return figure
+
+
+def _dots(
+    panel: Any,
+    parts: list[Part],
+    series: dict[str, tuple[str, str, str]],
+    *,
+    minus: tuple[str, str, str] | None = None,
+    colours: list[str] | None = None,
+) -> None:
+    """One mark for each series and model; the published figure is an open one of the same colour."""
+    shades = colours or ["#0072b2", "#d55e00", "#009e73"]
+    for i, (name, key) in enumerate(series.items()):
+        shift = 0.18 * (i - (len(series) - 1) / 2)
+        heights = [row + shift for row in range(len(parts))]
+        less = [0.0 if minus is None else part.value(*minus) for part in parts]
+        ours = [part.value(*key) - base for part, base in zip(parts, less, strict=True)]
+        panel.scatter(ours, heights, color=shades[i], s=26, label=name)
+        less = [0.0 if minus is None else part.published(*minus) for part in parts]
+        theirs = [part.published(*key) - base for part, base in zip(parts, less, strict=True)]
+        panel.scatter(theirs, heights, facecolors="none", edgecolors=shades[i], s=46)
+
+
+def _ranges(panel: Any, parts: list[Part]) -> None:
+    """From the nearest to the furthest of the other seeds; the published range is the thin line below."""
+    for row, part in enumerate(parts):
+        ends = [("seeds", "other seeds", f"{end} JSD") for end in ("lowest", "highest")]
+        label = "other seeds" if row == 0 else None
+        panel.plot([part.value(*e) for e in ends], [row, row], color="#0072b2", linewidth=5, label=label)
+        panel.plot([part.published(*e) for e in ends], [row + 0.22] * 2, color="#0072b2", linewidth=1)

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 
@@ -36,3 +37,12 @@ def insert(path: Path, key: str, text: str) -> None:
     if not found or not closed:
         raise SystemExit(f"{path} has no {first} … {last}, so there is no place for the result.")
     path.write_text(f"{before}{first}\n\n{text.strip()}\n\n{last}{after}", encoding="utf-8")
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure as SVG; the same figure gives the same bytes."""
+    import matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "attnflow"}):
+        figure.savefig(path, metadata={"Date": None})

@@ -1,12 +1,14 @@
-"""Tables 1, 2 and 3 of Abnar & Zuidema (2020) made again, ours beside theirs, into docs/reproduction.md.
+"""Tables 1, 2 and 3 of Abnar & Zuidema (2020) made again: CSV files, a figure and a table in docs/reproduction.md.
 
     python benchmarks/tables.py --model FOLDER [--model FOLDER …] --data FOLDER [--sst2 FOLDER --sst2-data FILE]
+    python benchmarks/tables.py --redraw
 
-Each --model is a verb-number model that benchmarks/train_verb_number.py trained, one for each seed (default: the one
+Each --model is a verb-number model that benchmarks/train_verb_number.py trained, one for each seed (default: the model
 inside the package). --data holds test.tsv.gz (hard: three quarters have attractors) and valid.tsv.gz (natural), and
-the tables are made on both (default: sentences of the package's own grammar). --sst2 is a classifier that
-benchmarks/train_sst2.py trained, for Table 3. Every model's correlations are kept in --work, so a run that was
-stopped goes on. ``--quick`` takes 20 sentences and prints.
+the correlations are computed on both. --sst2 is a classifier that benchmarks/train_sst2.py trained, for Table 3. Every
+model's correlations are kept in --work, so a run that was stopped goes on. Without --data the sentences are those of
+the package's own grammar, and the docs stay as they are. ``--quick`` uses 20 sentences and writes nothing.
+``--redraw`` computes nothing: it draws the figure and the short table from the recorded CSV files.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import tables_page
 import torch
-from report import FOLDER, insert, markdown
+from report import FOLDER
 from rich.progress import track
 
 from attnflow import AttnFlowError, blankout, capture, flow, gradient, raw, rollout
@@ -131,64 +135,6 @@ def correlations(model: Any, tokenizer: Any, texts: list[tuple[str, int]], varia
     return {key: np.stack(values) for key, values in collected.items()}
 
 
-def cells(values: np.ndarray) -> list[str]:
-    return [f"{m.mean:.2f}±{m.std:.2f}" for m in map(Mean.of, values.T)]
-
-
-def main_table(table: str, runs: list[Values], names: list[str], variants: tuple[Variant, ...]) -> str:
-    """Ours beside theirs: the paper's way of computing, one row for each method and model."""
-    variant = next(v for v in variants if v.table == table)
-    count = runs[0][variant, "raw"].shape[1]
-    rows = []
-    for method in METHODS:
-        rows.append([method, "paper", *PAPER[table][method].split()[:count]])
-        for run, name in zip(runs, names, strict=True):
-            rows.append([method, name, *cells(run[variant, method])])
-        if len(runs) > 1:
-            means = np.array([np.nanmean(run[variant, method], 0) for run in runs])
-            spread = zip(means.mean(0), means.std(0, ddof=1), strict=True)
-            rows.append([method, f"mean of {len(runs)} seeds ± std of seeds", *(f"{m:.2f}±{s:.2f}" for m, s in spread)])
-    return markdown(["method", "model", *(f"L{i + 1}" for i in range(count))], rows)
-
-
-def variant_table(table: str, run: Values, variants: tuple[Variant, ...]) -> str:
-    """What each choice changes, on one model: mean and half width of its 95 % interval."""
-    rows = []
-    for variant in variants:
-        if variant.table == table:
-            for method in METHODS:
-                found = [Mean.of(column) for column in run[variant, method].T]
-                missing = max(m.missing for m in found)
-                rows.append([variant.name, method, *(f"{m.mean:.2f} (±{m.half_width:.2f})" for m in found), missing])
-    count = len(rows[0]) - 3
-    head = ["variant", "method", *(f"L{i + 1}" for i in range(count)), "without a value"]
-    return markdown(head, rows)
-
-
-def pattern(runs: list[Values], names: list[str], table: str, variants: tuple[Variant, ...]) -> str:
-    """The pattern of the paper, as yes or no from the numbers of each model."""
-    variant = next(v for v in variants if v.table == table)
-    rows: dict[str, list[str]] = {}
-    for run in runs:
-        raws, rolls, flows = (np.nanmean(run[variant, m], 0) for m in METHODS)
-        tests = {
-            "raw is highest at layer 1, and by 0.1 at least": raws[0] > raws[1:].max(initial=-1) + 0.1,
-            "rollout rises by 0.1 or more from the first layer to the last": rolls[-1] > rolls[0] + 0.1,
-            "rollout is above raw at the last layer": rolls[-1] > raws[-1],
-            "flow is at 0.6 or more from the middle layers on": flows[len(flows) // 2 :].min() >= 0.6,
-        }
-        for text, holds in tests.items():
-            rows.setdefault(text, []).append("yes" if holds else "no")
-    return markdown(["", *names], [[text, *found] for text, found in rows.items()])
-
-
-SETS = {
-    "test": "the test set (built to be hard: three quarters of it have one to four attractors)",
-    "valid": "held-out sentences of the natural distribution, which is the paper's",
-    "grammar": "sentences of the package's own grammar",
-}
-
-
 def sentences(source: Path | None, name: str, count: int) -> list[VerbExample]:
     """``count`` sentences by chance, the same each time."""
     if source is None:
@@ -219,60 +165,87 @@ def kept(
         return {(variants[int(key.split()[0])], key.split()[1]): saved[key] for key in saved.files}
 
 
-def verb_tables(models: list[Path | None], source: Path | None, count: int, work: Path | None) -> Iterator[str]:
-    """The part of the report on the verb-number model."""
+def records(
+    table: str, part: str, runs: list[Values], names: list[str], variants: tuple[Variant, ...]
+) -> Iterator[dict[str, Any]]:
+    """One record for every variant, model, method and layer; the first variant also over the seeds."""
+    first, *others = (v for v in variants if v.table == table)
+    for variant in (first, *others):
+        # The other choices are shown for the first model alone.
+        shown = list(zip(names, runs, strict=True))[: len(runs) if variant == first else 1]
+        for method in METHODS:
+            same = {"table": table, "set": part, "variant": variant.name, "method": method}
+            for name, run in shown:
+                for layer, column in enumerate(run[variant, method].T, 1):
+                    mean = Mean.of(column)
+                    yield same | {
+                        "model": name, "layer": layer, "mean": mean.mean, "std": mean.std,
+                        "half_width": mean.half_width, "missing": mean.missing,
+                    }  # fmt: skip
+            if len(shown) > 1:
+                means = np.array([np.nanmean(run[variant, method], 0) for _, run in shown])
+                for layer, (mean, spread) in enumerate(zip(means.mean(0), means.std(0, ddof=1), strict=True), 1):
+                    yield same | {"model": tables_page.SEEDS, "layer": layer, "mean": mean, "std": spread}
+
+
+def published() -> Iterator[dict[str, Any]]:
+    """The paper's tables as records."""
+    for table, methods in PAPER.items():
+        for method, row in methods.items():
+            for layer, cell in enumerate(row.split(), 1):
+                if cell != "–":
+                    mean, std = map(float, cell.split("±"))
+                    same = {"table": table, "model": tables_page.PAPER, "method": method}
+                    yield same | {"layer": layer, "mean": mean, "std": std}
+
+
+Loaded = list[tuple[Any, Any]]
+
+
+def verb_records(
+    models: list[Path | None], loaded: Loaded, source: Path | None, count: int, work: Path | None
+) -> Iterator[dict[str, Any]]:
+    """Tables 1 and 2, on every set of sentences."""
     names = [f"seed {i}" for i in range(len(models))]
-    loaded = [verb_number.load(folder) for folder in models]
-    yield accuracy_table(loaded, names, source, count)
     for part in ("grammar",) if source is None else ("test", "valid"):
         examples, runs = sentences(source, part, count), []
         for folder, (model, tokenizer) in zip(models, loaded, strict=True):
             texts = [(e.prefix, int(model.config.label2id[e.label])) for e in examples]
-            # The other choices are shown for the first model alone.
             runs.append(kept(work, folder, texts, (model, tokenizer), MAIN if runs else VARIANTS))
-        for table, reference in (("Table 1", "blank-out"), ("Table 2", "gradients")):
-            yield f"## {table}: Spearman correlation with {reference}, {len(examples)} sentences, {part}"
-            yield f"Mean ± std over {SETS[part]}."
-            yield main_table(table, runs, names, VARIANTS)
-            yield "The pattern of the paper:\n\n" + pattern(runs, names, table, VARIANTS)
-            yield f"What each choice changes ({names[0]}; in brackets half of the mean's 95 % interval):"
-            yield variant_table(table, runs[0], VARIANTS)
+        for table in ("Table 1", "Table 2"):
+            yield from records(table, part, runs, names, VARIANTS)
 
 
-def accuracy_table(loaded: list[tuple[Any, Any]], names: list[str], source: Path | None, count: int) -> str:
-    """Accuracy by number of attractors, beside the majority."""
-    rows = []
+def accuracy_records(loaded: Loaded, source: Path | None, count: int) -> Iterator[dict[str, Any]]:
+    """Accuracy by number of attractors, with that of always choosing the more frequent number."""
     for part in ("valid", "test") if source is not None else ("grammar",):
         examples = sentences(source, part, 10**9 if count >= 1000 and source is not None else count)
-        for (model, tokenizer), name in zip(loaded, names, strict=True):
+        for seed, (model, tokenizer) in enumerate(loaded):
             choices = verb_number.choose(model, tokenizer, examples, batch_size=128)
             for rate, base in zip(verb_number.accuracy(choices), verb_number.majority(choices), strict=True):
                 low, high = rate.interval
-                share = f"{rate.share:.4f} ({low:.3f}–{high:.3f})"
-                rows.append([part, name, rate.name, rate.count, share, f"{base.share:.4f}"])
-    head = ["set", "model", "attractors", "n", "accuracy (95 %)", "always the more frequent number"]
-    return "## Accuracy (the paper: 0.96)\n\n" + markdown(head, rows)
+                yield {
+                    "set": part, "model": f"seed {seed}", "attractors": rate.name, "n": rate.count,
+                    "accuracy": rate.share, "low": low, "high": high, "majority": base.share,
+                }  # fmt: skip
 
 
-def sst2_tables(folder: Path, file: Path, count: int) -> Iterator[str]:
-    """The part of the report on Table 3's setting."""
+def sst2_records(folder: Path, file: Path, count: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Table 3 on ``count`` sentences, and the accuracy of the classifier on all of them."""
     from attnflow.models.loading import load
 
     model, tokenizer = load(str(folder))
     lines = file.read_text(encoding="utf-8").splitlines()[1:]
-    pairs = [line.rsplit("\t", 1) for line in lines]
     texts = []
     right = 0
-    for text, label in pairs:
+    for text, label in (line.rsplit("\t", 1) for line in lines):
         with torch.no_grad():
             predicted = int(model(**tokenizer(text.strip(), return_tensors="pt")).logits.argmax())
         right += predicted == int(label)
         texts.append((text.strip(), predicted))
-    run = correlations(model, tokenizer, texts[:count], VARIANTS_3)
-    yield f"## Table 3: SST-2, gradients of the predicted class, {min(count, len(texts))} sentences"
-    yield f"Accuracy of the classifier on all {len(texts)} sentences of {file.name}: {right / len(texts):.4f}."
-    yield main_table("Table 3", [run], [type(model).__name__], VARIANTS_3)
-    yield variant_table("Table 3", run, VARIANTS_3)
+    run, name = correlations(model, tokenizer, texts[:count], VARIANTS_3), type(model).__name__
+    accuracy = {"set": "sst2", "model": name, "attractors": "all", "n": len(texts), "accuracy": right / len(texts)}
+    return list(records("Table 3", "sst2", [run], [name], VARIANTS_3)), accuracy
 
 
 def figures(folder: Path | None, out: Path) -> None:
@@ -289,32 +262,58 @@ def figures(folder: Path | None, out: Path) -> None:
         plot_all(explain(model, tokenizer, text, position="cls")).savefig(out / f"{name}.png", dpi=120)
 
 
-def main(arguments: list[str] | None = None) -> str:
+def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--model", type=Path, action="append", help="folder of a verb-number model; once for each seed")
     parse.add_argument("--data", type=Path, help="folder with valid.tsv.gz and test.tsv.gz")
     parse.add_argument("--sst2", type=Path, help="folder of a classifier for Table 3")
     parse.add_argument("--sst2-data", type=Path, help="file with the columns sentence and label")
-    parse.add_argument("--count", type=int, default=2000)
+    parse.add_argument("--count", type=int, default=2000, help="sentences of each set (default: 2000)")
     parse.add_argument("--work", type=Path, default=Path("build/tables"), help="where finished parts are kept")
+    parse.add_argument("--docs", type=Path, default=FOLDER.parent, help="where the page and its data are written")
     parse.add_argument("--figures", action="store_true", help="also draw docs/images/verb-number-*.png")
+    parse.add_argument("--redraw", action="store_true", help="draw from the recorded CSV files, without computing")
     parse.add_argument("--quick", action="store_true", help="20 sentences, nothing written")
-    options = parse.parse_args(arguments)
-    count = 20 if options.quick else options.count
-    docs = FOLDER.parent
+    return parse.parse_args(arguments)
+
+
+def compute(options: argparse.Namespace) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The correlations and the accuracies."""
+    models: list[Path | None] = options.model or [None]
+    count, work = (20, None) if options.quick else (options.count, options.work)
+    loaded = [verb_number.load(folder) for folder in models]
+    found = [*published(), *verb_records(models, loaded, options.data, count, work)]
+    accuracy = list(accuracy_records(loaded, options.data, count))
+    if options.sst2 is not None:
+        table, classifier = sst2_records(options.sst2, options.sst2_data, 20 if options.quick else 100)
+        found += table
+        accuracy.append(classifier)
+    return frame_of(found), pd.DataFrame(accuracy)
+
+
+def frame_of(found: list[dict[str, Any]]) -> pd.DataFrame:
+    """The records as a table; what a record does not say is missing."""
+    columns = ["table", "set", "variant", "model", "method", "layer", "mean", "std", "half_width", "missing"]
+    return pd.DataFrame(found, columns=columns).convert_dtypes()
+
+
+def main(arguments: list[str] | None = None) -> str:
+    options = options_of(arguments)
     try:
-        parts = list(verb_tables(options.model or [None], options.data, count, None if options.quick else options.work))
+        found, accuracy = tables_page.read(options.docs) if options.redraw else compute(options)
     except AttnFlowError as error:
         print(error)
         return ""
-    if options.sst2 is not None:
-        parts += sst2_tables(options.sst2, options.sst2_data, 20 if options.quick else 100)
-    text = "\n\n".join(parts) + "\n"
+    text = tables_page.short_table(found)
     print(text)
-    if not options.quick:
-        insert(docs / "reproduction.md", "tables", text)
+    print(accuracy.to_string(index=False))
+    if options.redraw:
+        tables_page.draw(options.docs)
+    elif options.data is not None and not options.quick:
+        tables_page.write(options.docs, found, accuracy)
+        tables_page.draw(options.docs)
         if options.figures:
-            figures((options.model or [None])[0], docs / "images")
+            figures((options.model or [None])[0], options.docs / "images")
     return text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,13 +101,35 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     assert page.kept(tmp_path / "seeds.json") is None
     made = data.read("sst", None, data.Sizes(4, 2, 2))
     target = tmp_path / "debate.md"
-    target.write_text("# Page\n\n<!-- audit:lstm-sst -->\nold\n<!-- /audit:lstm-sst -->\n\nbelow\n")
+    target.write_text("# Page\n\n<!-- audit -->\nold\n<!-- /audit -->\n\nbelow\n")
     for _ in range(2):
         page.write(target, "lstm-sst", {"uniform": again}, made, tmp_path)
-    text = target.read_text()
-    assert "| F1 uniform | 0.822 | 0.250 |" in text and "**uniform**: So so." in text
+    text, rows = target.read_text(), (tmp_path / "data" / "debate.csv").read_text()
+    assert "| BiLSTM, SST | 0.500 / 0.250 |" in text and (tmp_path / "images" / "debate.svg").is_file()
     assert text.startswith("# Page") and text.endswith("below\n") and "old" not in text
-    assert "guide" not in text and text.count("<!-- audit:lstm-sst -->") == 1
+    assert rows.count("lstm,sst,uniform,uniform,F1,0.250,0.822") == 1 and "guide" not in rows
+    assert "lstm,sst,uniform,So so." in (tmp_path / "data" / "debate-verdicts.csv").read_text()
+
+
+def test_a_new_run_replaces_its_own_rows_alone(load, tmp_path):
+    import pandas as pd
+
+    from attnflow.audit import Finding
+
+    page, data = load("audit_page"), load("audit_data")
+    shutil.copytree(FOLDER.parent / "docs" / "data", tmp_path / "data")
+    (tmp_path / "debate.md").write_text("# Page\n")
+    old = (tmp_path / "data" / "debate.csv").read_text().splitlines()
+    table = pd.DataFrame({"attention": ["trained", "uniform"], "F1": [0.5, 0.25]})
+    found = {"uniform": Finding("uniform", table, pd.DataFrame({"a": [1]}), "So so.", (), {})}
+    page.write(tmp_path / "debate.md", "lstm-imdb", found, data.read("sst", None, data.Sizes(4, 2, 2)), tmp_path)
+    new = (tmp_path / "data" / "debate.csv").read_text().splitlines()
+    changed = set(new) - set(old)
+    assert changed == {
+        "lstm,imdb,data,train,texts,4,", "lstm,imdb,data,valid,texts,2,", "lstm,imdb,data,test,texts,2,",
+        "lstm,imdb,uniform,trained,F1,0.500,0.88 / 0.902", "lstm,imdb,uniform,uniform,F1,0.250,0.879",
+    }  # fmt: skip
+    assert len(new) == len(old)
 
 
 @pytest.mark.slow
@@ -117,16 +140,32 @@ def test_all_parts_at_toy_size(load, tmp_path, capsys):
     bench.main(arguments)
     first = capsys.readouterr().out
     assert "transformer-agnews imposter" in first
-    text = page.read_text()
-    assert "guide flow" in text and "imposter λ 0.01" in text
+    text, rows = page.read_text(), (tmp_path / "data" / "debate.csv").read_text()
+    assert "| transformer, AG News |" in text
+    assert "transformer,sst,guide,flow,F1," in rows and "lstm,imdb,imposter,λ 0.01,JSD," in rows
     bench.main(arguments)
     assert "imposter" not in capsys.readouterr().out and page.read_text() == text
 
 
-def test_the_docs_page_has_a_place_for_every_part(load):
-    bench = load("audit")
-    text = (FOLDER.parent / "docs" / "debate.md").read_text(encoding="utf-8")
-    for part in bench.PARTS:
-        assert f"<!-- audit:{part} -->" in text and f"<!-- /audit:{part} -->" in text
+def test_the_docs_page_is_drawn_from_its_csv_file(load, tmp_path):
+    bench, docs = load("audit"), FOLDER.parent / "docs"
+    shutil.copytree(docs / "data", tmp_path / "data")
+    shutil.copyfile(docs / "debate.md", tmp_path / "debate.md")
+    bench.main(["--redraw", "--page", str(tmp_path / "debate.md")])
+    assert (tmp_path / "debate.md").read_text() == (docs / "debate.md").read_text()
+    recorded = load("audit_page").read(docs)
+    assert set(recorded["model"] + "-" + recorded["data"]) == set(bench.PARTS)
     with pytest.raises(SystemExit):
         bench.main(["--work", "somewhere"])
+    with pytest.raises(SystemExit):
+        bench.main(["--quick"])
+
+
+def test_the_recorded_numbers_are_what_a_run_would_name(load):
+    page, docs = load("audit_page"), FOLDER.parent / "docs"
+    rows = page.read(docs)
+    rows = rows[(rows["model"] == "lstm") & rows["published"].notna()]
+    for name, published in page.PUBLISHED.items():
+        here = rows[rows["data"] == name]
+        keys = here[["experiment", "quantity", "statistic"]].itertuples(index=False, name=None)
+        assert dict(zip(keys, here["published"], strict=True)) == published
