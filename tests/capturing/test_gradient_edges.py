@@ -204,3 +204,13 @@ def test_a_target_that_depends_on_nothing_is_refused():
 
     with pytest.raises(CaptureError, match="The target does not depend on any attention weight"):
         capture(tiny.model("gpt2"), None, tiny.IDS, edges="gradient", target=cut)
+
+
+def test_rollout_of_them_is_chefers_rule():
+    model = tiny.model("bert-classifier")
+    expected = np.eye(len(tiny.IDS))
+    for cam in by_retain_grad(model, lambda outputs: outputs.logits[0, 1]):
+        expected = expected + cam.astype(np.float64) @ expected
+    found = rollout(model, None, tiny.IDS, edges="gradient", target=1, layer=-1)
+    np.testing.assert_allclose(found.scores[0], expected, rtol=1e-5)
+    assert "every layer was kept" in found.settings["stream"]
