@@ -2,7 +2,8 @@
 
 ``correlation``, ``permutation`` and ``adversary`` take a model, its tokenizer and texts (Jain & Wallace 2019).
 ``uniform``, ``seeds``, ``guide`` and ``imposter`` train (Wiegreffe & Pinter 2019): they take a factory of models and
-:class:`Splits`. ``LSTMClassifier`` is the papers' own model.
+:class:`Splits`. ``LSTMClassifier`` is the papers' own model. :func:`run` runs several of them on one model and data,
+and :func:`write_report` puts their findings into one report.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ from attnflow.audit.finding import Finding
 from attnflow.audit.guide import guide
 from attnflow.audit.imposter import imposter
 from attnflow.audit.permutation import permutation
+from attnflow.audit.registry import experiment, experiments
+from attnflow.audit.report import write_report
+from attnflow.audit.runner import run
 from attnflow.audit.scores import Look
 from attnflow.audit.seeds import seeds
 from attnflow.audit.splits import Splits
@@ -32,13 +36,17 @@ __all__ = [
     "Trained",
     "adversary",
     "correlation",
+    "experiment",
+    "experiments",
     "fit",
     "guide",
     "imposter",
     "permutation",
+    "run",
     "seeds",
     "trained",
     "uniform",
+    "write_report",
 ]
 
 

@@ -12,6 +12,7 @@ from attnflow.audit.finding import Finding
 from attnflow.audit.instances import Instance, Progress, by_class, check_choice, check_number, in_words, open_texts
 from attnflow.audit.intervention import Heads, Layers, Spot, find_spot
 from attnflow.audit.measures import LN2
+from attnflow.audit.registry import experiment, takes
 from attnflow.audit.search import STARTS, Found, Search, search
 from attnflow.errors import SelectionError
 from attnflow.inputs.example import ready
@@ -31,6 +32,12 @@ _LIMITS = (
 )
 
 
+@experiment(
+    "2b",
+    "Are there quite other weights that give the same output?",
+    trains=False,
+    options=takes("layers", "epsilon", "steps", "seed"),
+)
 def adversary(
     model: Any,
     tokenizer: Any,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attnflow.audit.finding import Finding
 from attnflow.audit.instances import Instance, Progress, Texts, by_class, check_number, open_texts
 from attnflow.audit.intervention import replaced, unseen
+from attnflow.audit.registry import experiment, takes
 from attnflow.capturing.capture import capture
 from attnflow.capturing.reduce import Heads
 from attnflow.capturing.session import Call
@@ -43,6 +44,12 @@ _LIMITS = (
 )
 
 
+@experiment(
+    "1",
+    "Does attention rank the inputs as gradients and leave-one-out do?",
+    trains=False,
+    options=takes("layers"),
+)
 def correlation(
     model: Any,
     tokenizer: Any,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from attnflow.formats import figure_bytes
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -88,12 +90,7 @@ class Finding:
     def _svg(self) -> str:
         if self.draw is None:
             return ""
-        from io import StringIO
-
-        text = StringIO()
-        figure: Any = self.plot().figure
-        figure.savefig(text, format="svg")
-        svg = text.getvalue()
+        svg = figure_bytes(self.plot().figure, "svg").decode()
         return svg[svg.index("<svg") :]
 
 

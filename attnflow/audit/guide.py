@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 from attnflow.audit.finding import Finding
 from attnflow.audit.guides import METHODS, Weights, guide_weights, uniform_rows
 from attnflow.audit.imposter import CONVENTIONS, Target, copied
+from attnflow.audit.registry import experiment
 from attnflow.audit.scores import Look, device_of, grades, mcnemar, pad_rows, predictions, rank_quality
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.audit.training import Folder, Recipe, Trained, build, cross_entropy, fit, inside, trained
@@ -31,6 +32,17 @@ _LIMITS = (
 )
 
 
+def _options(run: Mapping[str, Any], findings: Mapping[str, Finding]) -> dict[str, Any]:
+    """The first λ above 0 of those that the imposters are trained with."""
+    return {"adversary": next((penalty for penalty in run.get("penalties", ()) if penalty > 0), None)}
+
+
+@experiment(
+    "3",
+    "Do the weights help a model that sees each token by itself?",
+    trains=True,
+    options=_options,
+)
 def guide(
     factory: Factory,
     data: Splits,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.measures import LN2, kl, tvd
+from attnflow.audit.registry import experiment, takes
 from attnflow.audit.scores import Look, Outcome, compared, device_of, grades, outcome, watched
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.audit.training import Folder, Recipe, Trained, build, fit, inside, trained
@@ -48,6 +49,18 @@ class Target:
         return cls(*(outcome(model, part, data.pad, look) for part in (data.train, data.valid)))
 
 
+def _options(run: Mapping[str, Any], findings: Mapping[str, Finding]) -> dict[str, Any]:
+    """The λ, and the findings that the curve is shown with, where they were made before."""
+    before = {"adversaries": findings.get("adversary"), "seeds": findings.get("seeds")}
+    return {**takes("penalties")(run, findings), **before}
+
+
+@experiment(
+    "4",
+    "Can a model be trained to predict the same while attending elsewhere?",
+    trains=True,
+    options=_options,
+)
 def imposter(
     factory: Factory,
     data: Splits,

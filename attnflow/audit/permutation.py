@@ -22,6 +22,7 @@ from attnflow.audit.instances import (
     outputs_of,
 )
 from attnflow.audit.intervention import Heads, Layers, Spot, find_spot, forward, put, replaced, take
+from attnflow.audit.registry import experiment, takes
 from attnflow.capturing.session import Call
 from attnflow.inputs.example import ready
 
@@ -40,6 +41,12 @@ _LIMITS = (
 )
 
 
+@experiment(
+    "2a",
+    "Does the output change when the attention weights are shuffled?",
+    trains=False,
+    options=takes("layers", "permutations", "seed"),
+)
 def permutation(
     model: Any,
     tokenizer: Any,

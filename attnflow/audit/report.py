@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from attnflow.audit.finding import Finding
-from attnflow.files import refuse_overwrite, write_bytes
+from attnflow.audit.registry import experiments
+from attnflow.formats import Document, figure_bytes, write_file
 
-QUESTIONS = {
-    "correlation": "Does attention rank the inputs as gradients and leave-one-out do?",
-    "permutation": "Does the output change when the attention weights are shuffled?",
-    "adversary": "Are there quite other weights that give the same output?",
-    "uniform": "Does the task need attention at all?",
-    "seeds": "How much does attention differ between runs of the same training?",
-    "guide": "Do the weights help a model that sees each token by itself?",
-    "imposter": "Can a model be trained to predict the same while attending elsewhere?",
-}
 READING = (
     "Jain & Wallace (2019) read low agreement, small changes under shuffling and easy adversaries as evidence against "
     "attention as explanation. Wiegreffe & Pinter (2019) answer that a task must need attention before the question "
     "has a meaning, that other seeds are the yardstick for an adversary, and that weights which guide another model "
     "carry something. No single experiment decides; each states below what it cannot say."
 )
-SUFFIXES = (".html", ".md")
+PARTS = ("page", "markdown")
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:54rem;margin:2rem auto;padding:0 1rem;color:#1b1b1f;"
     "background:#fff}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;display:block;"
@@ -38,9 +29,10 @@ _STYLE = (
 
 def summary(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """(question, answer) of every experiment, in the order of the debate."""
-    order = list(QUESTIONS)
-    known = sorted(findings, key=lambda f: order.index(f.experiment))
-    return [(QUESTIONS[f.experiment], f.verdict) for f in known]
+    known = experiments()
+    order = list(known)
+    ordered = sorted(findings, key=lambda f: order.index(f.experiment))
+    return [(known[f.experiment].question, f.verdict) for f in ordered]
 
 
 def to_markdown(findings: Sequence[Finding], title: str, facts: Mapping[str, Any], figures: Mapping[str, str]) -> str:
@@ -51,7 +43,8 @@ def to_markdown(findings: Sequence[Finding], title: str, facts: Mapping[str, Any
     for found in findings:
         parts.append(found.to_markdown())
         if found.experiment in figures:
-            parts.append(f"![{QUESTIONS[found.experiment]}]({figures[found.experiment]})")
+            question = experiments()[found.experiment].question
+            parts.append(f"![{question}]({figures[found.experiment]})")
         parts.append(_settings(found))
     return "\n\n".join(parts) + "\n"
 
@@ -59,14 +52,14 @@ def to_markdown(findings: Sequence[Finding], title: str, facts: Mapping[str, Any
 def to_html(findings: Sequence[Finding], title: str, facts: Mapping[str, Any]) -> str:
     """The report as one self-contained page: figures inside, nothing loaded, every text escaped."""
     items = "".join(f"<li><b>{escape(q)}</b> {escape(a)}</li>" for q, a in summary(findings))
-    told = "".join(f"<li>{escape(str(name))}: {escape(str(value))}</li>" for name, value in facts.items())
+    facts_list = "".join(f"<li>{escape(str(name))}: {escape(str(value))}</li>" for name, value in facts.items())
     body = "".join(
         f"{f.to_html()}<details><summary>Settings</summary><p>{escape(_settings(f))}</p></details>" for f in findings
     )
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"<h1>{escape(title)}</h1><ul>{told}</ul><h2>In short</h2><ul>{items}</ul><p>{escape(READING)}</p>{body}"
+        f"<h1>{escape(title)}</h1><ul>{facts_list}</ul><h2>In short</h2><ul>{items}</ul><p>{escape(READING)}</p>{body}"
         "</body></html>\n"
     )
 
@@ -82,22 +75,10 @@ def write_report(
 
     Nothing is written if one of them is there and may not be replaced.
     """
-    if path.suffix == ".html":
-        write_bytes(path, to_html(findings, title, facts).encode(), overwrite)
-        return [path]
-    drawn = {f.experiment: f for f in findings if f.draw is not None}
-    figures = {name: path.with_name(f"{path.stem}-{name}.svg") for name in drawn}
-    for target in (path, *figures.values()):
-        refuse_overwrite(target, overwrite)
-    for name, target in figures.items():
-        write_bytes(target, _svg(drawn[name]), overwrite)
-    text = to_markdown(findings, title, facts, {name: target.name for name, target in figures.items()})
-    write_bytes(path, text.encode(), overwrite)
-    return [path, *figures.values()]
 
+    def markdown() -> Document:
+        names = {f.experiment: f"{path.stem}-{f.experiment}.svg" for f in findings if f.draw is not None}
+        figures = {names[f.experiment]: figure_bytes(f.plot().figure, "svg") for f in findings if f.draw is not None}
+        return Document(to_markdown(findings, title, facts, names), figures)
 
-def _svg(found: Finding) -> bytes:
-    buffer = io.BytesIO()
-    figure: Any = found.plot().figure
-    figure.savefig(buffer, format="svg")
-    return buffer.getvalue()
+    return write_file(path, {"page": lambda: to_html(findings, title, facts), "markdown": markdown}, overwrite)

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.measures import LN2, jsd
+from attnflow.audit.registry import experiment, takes
 from attnflow.audit.scores import Look, Outcome, compared, grades, outcome
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Folder, Recipe, trained
@@ -29,6 +30,12 @@ _LIMITS = (
 )
 
 
+@experiment(
+    "2",
+    "How much does attention differ between runs of the same training?",
+    trains=True,
+    options=takes("seeds"),
+)
 def seeds(
     factory: Factory,
     data: Splits,

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from attnflow.audit.finding import Finding
+from attnflow.audit.registry import experiment
 from attnflow.audit.scores import Look, Outcome, compared, grades, mcnemar, outcome, uniform_weights
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Folder, Recipe, build, fit, inside, trained
@@ -28,6 +29,11 @@ _LIMITS = (
 )
 
 
+@experiment(
+    "1",
+    "Does the task need attention at all?",
+    trains=True,
+)
 def uniform(
     factory: Factory,
     data: Splits,

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from attnflow.commands.console import check_out, listed, numbers_of, position_of
+from attnflow.commands.console import listed, numbers_of, position_of
+from attnflow.formats import check_file, endings, write_file
 
-_SUFFIXES = {".md": "to_markdown", ".tex": "to_latex"}
+TABLE, PLOT = ("markdown", "latex"), ("figure",)
 
 
 def compare_command(
@@ -42,8 +43,8 @@ def compare_command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     engine: Annotated[str, typer.Option(help="local, or ray for many machines.")] = "local",
     workers: Annotated[int | None, typer.Option(help="How many, with ray.")] = None,
-    table: Annotated[Path | None, typer.Option(help="Also write the table here: .md or .tex.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Also draw the layer curves here: .png, .pdf or .svg.")] = None,
+    table: Annotated[Path | None, typer.Option(help=f"Also write the table here: {endings(*TABLE)}.")] = None,
+    plot: Annotated[Path | None, typer.Option(help=f"Also draw the layer curves here: {endings(*PLOT)}.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the table and plot.")] = False,
     progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Show a progress bar.")] = True,
 ) -> None:
@@ -67,19 +68,13 @@ def compare_command(
 
 def _check_files(table: Path | None, plot: Path | None, overwrite: bool) -> None:
     """Refuse what cannot be written before a model is loaded."""
-    check_out("--table", table, tuple(_SUFFIXES), overwrite)
-    check_out("--plot", plot, (".png", ".pdf", ".svg"), overwrite)
+    check_file("--table", table, TABLE, overwrite)
+    check_file("--plot", plot, PLOT, overwrite)
 
 
 def _write(result: Any, table: Path | None, plot: Path | None, overwrite: bool) -> None:
-    import io
-
-    from attnflow.files import write_bytes
-
     if table is not None:
-        text = getattr(result, _SUFFIXES[table.suffix])()
-        write_bytes(table, f"{text}\n".encode(), overwrite)
+        tables = {"markdown": lambda: f"{result.to_markdown()}\n", "latex": lambda: f"{result.to_latex()}\n"}
+        write_file(table, tables, overwrite)
     if plot is not None:
-        buffer = io.BytesIO()
-        result.plot().figure.savefig(buffer, format=plot.suffix[1:])
-        write_bytes(plot, buffer.getvalue(), overwrite)
+        write_file(plot, {"figure": lambda: result.plot().figure}, overwrite)

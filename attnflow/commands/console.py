@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 
 from attnflow.errors import AttnFlowError
 
@@ -47,16 +48,18 @@ def numbers_of(option: str, value: str | None) -> list[int] | None:
         raise AttnFlowError(f"{option} {value} is not known. Use numbers: 0,5 or -1.") from None
 
 
-def check_out(option: str, path: Path | None, suffixes: Sequence[str], overwrite: bool) -> None:
-    """Refuse a file that cannot be written, before a model is loaded."""
-    from attnflow.files import refuse_overwrite
+def quiet() -> None:
+    """Reports of the loader, such as a pooler that was not saved, do not touch attention and hide the answer."""
+    import transformers
 
-    if path is None:
-        return
-    if path.suffix not in suffixes:
-        known = " or ".join(suffixes) if len(suffixes) < 3 else f"one of: {', '.join(suffixes)}"
-        raise AttnFlowError(f"{option} {path} ends in {path.suffix or 'nothing'!r}. Use {known}.")
-    refuse_overwrite(path, overwrite)
+    logging: Any = transformers.logging  # typed as Any: its functions are untyped
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def status(what: str) -> Status:
+    """A line on the error stream while something runs."""
+    return Console(stderr=True).status(escape(what))
 
 
 @contextmanager

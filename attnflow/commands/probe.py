@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from attnflow.commands.console import check_out, progress, show
+from attnflow.commands.console import progress, show, status
 from attnflow.errors import AttnFlowError
+from attnflow.formats import check_file, endings, write_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,13 +18,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="The tasks of Abnar & Zuidema (2020): verb number and pronoun resolution.")
 INSIDE = "inside"
+PARTS = ("frame", "json")
 
 Model = Annotated[
     str, typer.Argument(help="A hub name, a folder, a .gguf file, or 'inside' for the model of the package.")
 ]
 Limit = Annotated[int, typer.Option(help="At most so many examples.", min=1)]
 Methods = Annotated[list[str] | None, typer.Option("--method", "-m", help="One method; may be given several times.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the layer table to a .csv or .json file.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help=f"Write the layer table to a {endings(*PARTS)} file.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 
 
@@ -52,7 +52,7 @@ def verb_number(
     chosen = [m for m in check_methods(methods or ATTENTION) if m in ATTENTION]
     if not chosen:
         raise AttnFlowError(f"--method {' '.join(methods or [])}, but the table's rows are {', '.join(ATTENTION)}.")
-    check_out("--out", out, (".csv", ".json"), overwrite)
+    check_file("--out", out, PARTS, overwrite)
     examples = grammar.sentences(limit, seed) if data is None else files.read(data, limit)
     loaded, tokenizer = _load(model)
     with progress("Asking the model") as step:
@@ -92,7 +92,7 @@ def pronouns(
     from attnflow.probes import pronouns as probe
     from attnflow.probes.scoring import METHODS
 
-    check_out("--out", out, (".csv", ".json"), overwrite)
+    check_file("--out", out, PARTS, overwrite)
     examples = _examples(text, referents, forms, pronoun, data, limit)
     loaded, tokenizer = _load(model)
     with progress("Asking the model") as step:
@@ -133,14 +133,10 @@ def _pair(value: str, usage: str) -> tuple[str, str]:
 
 
 def _load(name: str) -> tuple[Any, Any]:
-    with Console(stderr=True).status(f"Loading {escape(name)}"):
-        if name == INSIDE:
-            from attnflow.probes import verb_number
+    from attnflow.models import loading, shipped
 
-            return verb_number.load()
-        from attnflow.models.loading import load
-
-        return load(name)
+    with status(f"Loading {name}"):
+        return shipped.load() if name == INSIDE else loading.load(name)
 
 
 def _name(model: str) -> str:
@@ -192,10 +188,8 @@ def _show_result(result: Any) -> None:
 
 
 def _write(frame: pd.DataFrame, out: Path | None, overwrite: bool) -> None:
-    from attnflow.files import write_bytes
-
     if out is None:
         return
-    text = frame.to_csv(index=False) if out.suffix == ".csv" else frame.to_json(orient="records", indent=1)
-    write_bytes(out, text.encode(), overwrite)
+    parts = {"frame": lambda: frame, "json": lambda: frame.to_json(orient="records", indent=1)}
+    write_file(out, parts, overwrite)
     typer.echo(f"Written: {out.resolve()}")

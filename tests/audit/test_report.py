@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from attnflow.audit import Finding
-from attnflow.audit.report import QUESTIONS, summary, to_html, write_report
+from attnflow.audit.registry import experiments
+from attnflow.audit.report import summary, to_html, write_report
 from attnflow.errors import FileError
 
 
@@ -21,7 +22,10 @@ FOUND = [finding("uniform"), finding("correlation", "No <b>.")]
 
 
 def test_the_summary_answers_every_question_in_the_order_of_the_debate():
-    assert summary(FOUND) == [(QUESTIONS["correlation"], "No <b>."), (QUESTIONS["uniform"], "Yes.")]
+    assert summary(FOUND) == [
+        (experiments()["correlation"].question, "No <b>."),
+        (experiments()["uniform"].question, "Yes."),
+    ]
 
 
 def test_html_escapes_what_it_is_told():

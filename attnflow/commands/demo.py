@@ -1,0 +1,24 @@
+"""``attnflow demo``: one sentence on the model inside the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attnflow.commands.console import quiet
+from attnflow.commands.explain import Explanation
+from attnflow.scoring.explain import METHODS
+
+
+def demo_command(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("attnflow-demo.html"),
+) -> None:
+    """Explain one sentence on the model inside the package, without any network."""
+    from attnflow import demo
+
+    quiet()
+    wanted = Explanation(METHODS, {"position": "cls"}, out=out, overwrite=True)
+    wanted.run(demo.model(), demo.tokenizer(), demo.SENTENCE)
+    typer.echo(demo.NOTE)

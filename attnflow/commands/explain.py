@@ -1,0 +1,179 @@
+"""``attnflow explain``: one text, several methods, in the terminal and in a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from attnflow.commands.console import position_of, quiet, status
+from attnflow.errors import AttnFlowError
+from attnflow.formats import check_file, suffixes, write_file
+from attnflow.scoring.explain import METHODS
+
+BY_ATTENTION = METHODS[:3]
+BY_DEFAULT = ", ".join(BY_ATTENTION)
+PARTS = ("page", "figure", "frame", "json", "record")
+ENDINGS = ", ".join(suffixes(*PARTS))
+
+
+def explain_command(
+    model: Annotated[str, typer.Argument(help="A hub name or a folder with a saved model.")],
+    text: Annotated[str, typer.Argument(help="The text to explain.")],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help=f"{', '.join(METHODS)}; may be given several times. [default: {BY_DEFAULT}; all for a page]",
+        ),
+    ] = None,
+    layer: Annotated[int, typer.Option(help="The layer to show, by its true number; negatives from the top.")] = -1,
+    position: Annotated[
+        str | None, typer.Option(help="Output position: a number, cls, last or mask. [default: cls, else last]")
+    ] = None,
+    heads: Annotated[str, typer.Option(help="mean, max, min, or numbers: 3 or 0,2,5.")] = "mean",
+    residual: Annotated[float, typer.Option(help="Share of the residual connection in rollout and flow.")] = 0.5,
+    words: Annotated[bool, typer.Option("--words", help="Add word pieces up to words.")] = False,
+    drop_special: Annotated[bool, typer.Option("--drop-special", help="Leave out [CLS], </s> and the like.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help=f"Write to a file: {ENDINGS}.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Explain one text: tokens × methods at a layer, for one output position."""
+    from attnflow.models.loading import load
+
+    names = _methods(method or list(METHODS if is_page(out) else BY_ATTENTION))
+    options = {"heads": _heads(heads), "residual": residual, "position": position_of(position)}
+    wanted = Explanation(names, options, layer, words, drop_special, out, overwrite)
+    wanted.check()
+    quiet()
+    with status(f"Loading {model}"):
+        loaded, tokenizer = load(model)
+    wanted.run(loaded, tokenizer, text)
+
+
+def is_page(out: Path | None) -> bool:
+    """True if ``out`` is to be a page, which shows every method and head."""
+    return out is not None and out.suffix == ".html"
+
+
+def _methods(given: list[str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(given))
+    for name in names:
+        if name not in METHODS:
+            raise AttnFlowError(f"--method {name} is not known. Use {', '.join(METHODS)}.")
+    return names
+
+
+def _heads(value: str) -> str | int | list[int]:
+    if value in ("mean", "max", "min"):
+        return value
+    try:
+        numbers = [int(part) for part in value.split(",")]
+    except ValueError:
+        raise AttnFlowError(f"--heads {value} is not known. Use mean, max, min, or numbers: 3 or 0,2,5.") from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is to be explained and shown.
+
+    Attributes:
+        methods: their names.
+        options: of :func:`attnflow.scoring.explain.explain`.
+        layer: the layer of the table, by its true number.
+        words, drop_special: how tokens are shown.
+        out: the file, if one is wanted.
+    """
+
+    methods: tuple[str, ...]
+    options: dict[str, Any]
+    layer: int = -1
+    words: bool = False
+    drop_special: bool = False
+    out: Path | None = None
+    overwrite: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be written before a model is loaded."""
+        check_file("--out", self.out, PARTS, self.overwrite)
+        if self.out is not None and self.out.suffix == ".safetensors" and len(self.methods) > 1:
+            raise AttnFlowError(
+                f"--out {self.out} holds one result, and {len(self.methods)} methods are asked for. "
+                f"Choose one:  --method {self.methods[-1]}"
+            )
+
+    def run(self, model: Any, tokenizer: Any, text: str) -> None:
+        """Run the model once, show the table, write the file."""
+        from attnflow.scoring.explain import explain
+
+        with status("Running the model"):
+            page = is_page(self.out)
+            results = explain(model, tokenizer, text, methods=self.methods, every_head=page, **self.options)
+        self._show(results)
+        if self.out is not None:
+            self._write(results, self.out)
+
+    def _show(self, results: list[Any]) -> None:
+        from attnflow.views.terminal import footer, highlight, tables
+
+        # The layer is taken before special tokens are dropped, so that the share in the footer is that layer's.
+        shown = [self._shaped(_at(r, self.layer)) for r in results]
+        console = Console()
+        for table in tables(shown, console):
+            console.print(table)
+        if console.is_terminal and console.color_system in ("256", "truecolor"):
+            console.print(highlight(next((r for r in shown if r.method == "flow"), shown[-1])))
+        for line in footer(shown):
+            console.print(escape(line), style="dim", highlight=False)
+
+    def _write(self, results: list[Any], out: Path) -> None:
+        shaped = [self._shaped(r) for r in results]
+        # The page has switches for words and special tokens, so it gets the results whole.
+        parts = {
+            "page": lambda: self._page(results),
+            "figure": lambda: _figure(shaped),
+            "frame": lambda: _frame(shaped),
+            "json": lambda: _json(shaped),
+            "record": lambda: shaped[0],
+        }
+        write_file(out, parts, self.overwrite)
+        typer.echo(f"Written: {out.resolve()}")
+
+    def _page(self, results: list[Any]) -> str:
+        from attnflow.views.html import document
+
+        with status("Computing the flows of the page"):
+            return document(results, words=self.words, special=not self.drop_special, layer=self.layer)
+
+    def _shaped(self, result: Any) -> Any:
+        result = result.words() if self.words else result
+        return result.drop_special() if self.drop_special else result
+
+
+def _at(result: Any, layer: int) -> Any:
+    """The result at one layer; gradients and blank-out have none."""
+    return result if result.layers == ("input",) else result.at(layer=layer)
+
+
+def _figure(results: list[Any]) -> Any:
+    from attnflow.views.plot import plot_all
+
+    return plot_all(results)
+
+
+def _frame(results: list[Any]) -> Any:
+    import pandas as pd
+
+    return pd.concat([r.to_frame().assign(method=r.method) for r in results])
+
+
+def _json(results: list[Any]) -> str:
+    import json
+
+    return json.dumps([r.to_dict() for r in results], ensure_ascii=False, indent=1)

@@ -1,0 +1,31 @@
+"""``attnflow models``: what can be captured, and how."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from attnflow.errors import AttnFlowError
+
+
+def models_command(
+    only: Annotated[str | None, typer.Argument(help="A model type, for instance bert.")] = None,
+) -> None:
+    """What can be captured in the installed transformers, and how."""
+    from attnflow.models.families import families, tried_with
+
+    found = families()
+    if only is not None:
+        if only not in found:
+            near = [name for name in found if only.lower() in name]
+            hint = f" Near it: {', '.join(near[:8])}." if near else ""
+            raise AttnFlowError(f"{only!r} is not one of the {len(found)} model types of transformers.{hint}")
+        typer.echo(f"{only}: {found[only]}")
+        return
+    for name, route in found.items():
+        typer.echo(f"{name}\t{route}")
+    counts = Counter(route.split(" (as a part")[0] for route in found.values())
+    total = "; ".join(f"{n} {route}" for route, n in counts.most_common())
+    typer.echo(f"{len(found)} model types, tried with transformers {tried_with()}: {total}", err=True)
