@@ -23,6 +23,9 @@ Array = npt.NDArray[Any]
 EDGES = ("attention", "norm", "alti", "value_zeroing", "gradient")
 """What a layer's matrix may hold. All but "gradient" have rows that sum to one."""
 
+RESIDUAL_INSIDE = ("norm", "alti", "value_zeroing")
+"""Those of them that hold the residual connection."""
+
 SINK = "⟨sink⟩"
 """Name of the column that holds what a learned sink took; it is not a position of the input."""
 

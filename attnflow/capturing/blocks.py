@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnflow.attention import Attention, Block, is_causal, with_sink
+from attnflow.attention import RESIDUAL_INSIDE, Attention, Block, is_causal, with_sink
 from attnflow.capturing.session import Record
 from attnflow.capturing.towers import Tower, towers
 from attnflow.errors import CaptureError, WeightsError
@@ -67,7 +67,8 @@ def assemble(
     route = "+".join(sorted({r.source for r in records}))
     kept = heads if isinstance(heads, str | int) else tuple(heads)
     said = tuple(dict.fromkeys(notes))
-    return [Attention(b, kept, route, model, said, dict(settings), edges) for b in blocks]
+    inside = edges in RESIDUAL_INSIDE
+    return [Attention(b, kept, route, model, said, dict(settings), edges, inside) for b in blocks]
 
 
 def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str) -> Iterable[tuple[str, int, Block]]:
@@ -87,10 +88,12 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
             matrices.append(_cut(record.weights, example, parts, rows.kept, columns.kept, record))
             if record.gradient is not None:
                 gradients.append(_cut(record.gradient, example, parts, rows.kept, columns.kept, record))
-        if edges == "gradient":
-            weights, keys = _finite(matrices, tower), columns.tokens
-        else:
+        if edges == "attention":
             weights, keys = _settle(matrices, columns.tokens, tower, sinks, notes)
+        else:
+            # A sink has no value, so it gives nothing. In cross-attention that holds the residual, what a row lacks to
+            # one is the share of the decoder's own position.
+            weights, keys = _finite(matrices, tower), columns.tokens
         block = Block(
             tuple(weights), tuple(tower.layers), rows.tokens, keys, False,
             tuple(r.call.name for r in tower.records), tower.depth,
@@ -217,10 +220,10 @@ def _settle(
 
 
 def _finite(matrices: list[np.ndarray[Any, Any]], tower: Tower) -> list[np.ndarray[Any, Any]]:
-    """Gradient edges: rows have any sum, but they are numbers."""
+    """Edges that are no attention weights are numbers, whatever their rows sum to."""
     for record, matrix in zip(tower.records, matrices, strict=True):
         if not np.isfinite(matrix).all():
-            raise WeightsError(f"{record.call.name} has gradients that are not finite: {record.precision} overflowed.")
+            raise WeightsError(f"{record.call.name} has edges that are not finite: {record.precision} overflowed.")
     return matrices
 
 
