@@ -46,7 +46,8 @@ class Block:
         gradients: where they were asked for, the gradient of the chosen output with respect to each weight.
         mixing: where it was asked for, for each layer ``[queries]``: the measured mixing ratio of each output position,
             r = ‖other positions‖ / (‖other positions‖ + ‖own position‖) (Kobayashi et al. 2021, section 4.2). The share
-            of the residual is 1 − r.
+            of the residual is 1 − r. In a cross block of edges that hold the residual it is the share of the encoder's
+            positions, whose rows sum to one; the rest is the decoder's own position, which has no column.
     """
 
     weights: tuple[Array, ...]

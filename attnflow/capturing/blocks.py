@@ -91,8 +91,7 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
         if edges == "attention":
             weights, keys = _settle(matrices, columns.tokens, tower, sinks, notes)
         else:
-            # A sink has no value, so it gives nothing. In cross-attention that holds the residual, what a row lacks to
-            # one is the share of the decoder's own position.
+            # A sink has no value, so it gives nothing.
             weights, keys = _finite(matrices, tower), columns.tokens
         block = Block(
             tuple(weights), tuple(tower.layers), rows.tokens, keys, False,

@@ -11,8 +11,8 @@ units of the target, so they are not divided by anything: Â = I + W (Chefer et 
 
 An encoder-decoder model is one graph over both token sequences, encoder positions first: each encoder layer is
 a step that leaves decoder positions as they are, each decoder layer is a self step and a cross step (rows:
-decoder positions, columns: encoder positions, the residual on the decoder's own position). Where a cross block holds
-the residual, its rows sum to less than one, and what they lack is the share of the decoder's own position.
+decoder positions, columns: encoder positions, the residual on the decoder's own position). A cross block has no column
+for the residual: where its edges hold one, the mixing ratio says which share the encoder's positions have.
 """
 
 from __future__ import annotations
@@ -249,21 +249,20 @@ def _two_towers(attention: Attention, residual: Residual, start_layer: int, adde
 
 def _cross(cross: Block, residual: Residual, added: bool, first: int, size: int) -> Iterator[Step]:
     """The cross steps: decoder positions (rows) look at encoder positions (columns) and at their own node."""
-    for w, share in zip(cross.weights, _shares(residual, cross), strict=True):
-        if residual == "inside":
-            yield Step(w, own_share(w), size, row=first, added=True)
-        else:
-            yield Step(w, share, size, row=first, added=added)
+    shares = own_shares(cross) if residual == "inside" else _shares(residual, cross)
+    for w, share in zip(cross.weights, shares, strict=True):
+        yield Step(w, share, size, row=first, added=added)
 
 
-def own_share(cross: npt.NDArray[Any]) -> F64:
-    """``[queries]``: what the rows of a cross matrix that holds the residual leave to the decoder's own position.
+def own_shares(cross: Block) -> list[F64]:
+    """``[queries]`` for each layer: the decoder's own share in a cross block of edges that hold the residual.
 
-    >>> own_share(np.array([[0.25, 0.25], [1.0, 0.0]]))
-    array([0.5, 0. ])
+    Value zeroing does not weigh the residual of cross-attention: then it is half, as in the paper, and
+    :func:`attnflow.scoring.raw.said` says so.
     """
-    rest: F64 = np.clip(1.0 - cross.sum(-1, dtype=np.float64), 0.0, None)
-    return rest
+    if cross.mixing is None:
+        return [np.full(w.shape[-2], 0.5) for w in cross.weights]
+    return [1.0 - r.astype(np.float64) for r in cross.mixing]
 
 
 def _from(block: Block, start_layer: int) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from attnflow.attention import Attention, Block
 from attnflow.relevance import Relevance
-from attnflow.scoring.network import F64, own_share
+from attnflow.scoring.network import F64, own_shares
 from attnflow.scoring.source import Heads, each
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens, join
@@ -69,6 +69,10 @@ def raw(
 def said(attention: Attention) -> dict[str, Any]:
     """What every method says of the attention that it was given."""
     settings: dict[str, Any] = {"heads": attention.heads, "route": attention.route, "notes": attention.notes}
+    cross = attention.blocks.get("cross")
+    if attention.residual_inside and cross is not None and cross.mixing is None:
+        half = f"cross: {attention.edges} edges do not weigh the decoder's own position there, so it has half"
+        settings["notes"] = (*attention.notes, half)
     if attention.edges != "attention":
         settings |= {"edges": attention.edges}
         settings |= {name: attention.settings[name] for name in _TARGET if name in attention.settings}
@@ -131,6 +135,7 @@ def _stack(block: Block) -> F64:
 def _two_towers(attention: Attention) -> tuple[F64, Tokens, Tokens, tuple[int, ...]]:
     decoder, cross = attention["decoder"], attention["cross"]
     across = dict(zip(cross.layers, cross.weights, strict=True))
+    shares = dict(zip(cross.layers, own_shares(cross), strict=True)) if attention.residual_inside else {}
     n = len(cross.keys)
     out = np.zeros((len(decoder.layers), len(decoder.queries), n + len(decoder.keys)))
     for i, (number, w) in enumerate(zip(decoder.layers, decoder.weights, strict=True)):
@@ -138,7 +143,8 @@ def _two_towers(attention: Attention) -> tuple[F64, Tokens, Tokens, tuple[int, .
         out[i, :, n:] = half * w
         if number in across:
             out[i, :, :n] = 0.5 * across[number]
-        if number in across and attention.residual_inside:
+        if number in shares:
             own = np.arange(len(decoder.queries))
-            out[i, own, n + own] += 0.5 * own_share(across[number])
+            out[i, :, :n] *= 1 - shares[number][:, None]
+            out[i, own, n + own] += 0.5 * shares[number]
     return out, join(cross.keys, decoder.keys), decoder.queries, decoder.layers

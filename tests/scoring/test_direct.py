@@ -64,9 +64,13 @@ def test_a_decoder_layer_reads_twice():
     both = [np.concatenate([c, s], 1) / 2 for c, s in zip(att["cross"].weights, att["decoder"].weights, strict=True)]
     assert np.allclose(d.scores[1], (both[0] + both[1]) / 2)
     assert np.allclose(d.scores.sum(-1), 1)
-    cross = replace(att["cross"], weights=tuple(0.5 * w for w in att["cross"].weights))
+    cross = replace(att["cross"], mixing=(np.full(2, 0.5),) * 2)
     held = replace(att, blocks={**att.blocks, "cross": cross}, edges="alti", residual_inside=True)
     first = direct(held, layer=0).scores[0]
+    assert direct(held).notes == ()
+    unweighed = replace(att, edges="value_zeroing", residual_inside=True)
+    assert np.allclose(direct(unweighed, layer=0).scores[0], first)
+    assert "do not weigh the decoder's own position there" in direct(unweighed).notes[0]
     assert np.allclose(first[:, :3], 0.25 * att["cross"].weights[0])
     assert np.allclose(first[:, 3:], 0.5 * att["decoder"].weights[0] + 0.25 * np.eye(2))
 

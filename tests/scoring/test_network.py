@@ -184,7 +184,7 @@ def test_the_measured_share_is_one_less_the_mixing_ratio(attention):
 
 def test_a_cross_block_with_the_residual_leaves_the_rest_to_the_decoders_position():
     att = two_towers()
-    cross = replace(att["cross"], weights=tuple(0.75 * w for w in att["cross"].weights))
+    cross = replace(att["cross"], mixing=(np.full(2, 0.75),) * 2)
     held = replace(att, blocks={**att.blocks, "cross": cross}, edges="norm", residual_inside=True)
     stack = network(held).stack()
     assert np.allclose(stack[0][:3, :3], att["encoder"].weights[0])
@@ -192,6 +192,8 @@ def test_a_cross_block_with_the_residual_leaves_the_rest_to_the_decoders_positio
     assert np.allclose(stack[4][3:, :3], 0.75 * att["cross"].weights[0])
     assert np.allclose(stack[4][3:, 3:], 0.25 * np.eye(2))
     assert np.allclose(stack.sum(-1), 1)
+    unweighed = replace(att, edges="value_zeroing", residual_inside=True)
+    assert np.allclose(network(unweighed).stack()[4][3:, 3:], 0.5 * np.eye(2))
 
 
 def test_measured_shares_work_in_both_towers():
