@@ -11,6 +11,7 @@ import torch
 
 from attnflow.attention import RESIDUAL_INSIDE, Attention, Block, is_causal, with_sink
 from attnflow.capturing.session import Record
+from attnflow.capturing.survey import Survey
 from attnflow.capturing.towers import Tower, towers
 from attnflow.errors import CaptureError, WeightsError
 from attnflow.inputs.naming import image_tokens
@@ -37,6 +38,13 @@ class Frame:
     decoder_length: int = 0
     pixels: tuple[int, ...] = ()
     config: Any = None
+    survey: Survey | None = None
+
+    def skipped(self, tower: Tower) -> set[int]:
+        """Layers of a tower that do attend, whether or not they were asked for."""
+        paths = {r.call.tower for r in tower.records}
+        sites = [s for s in self.survey.sites.values() if s.tower in paths] if self.survey is not None else []
+        return {n for s in sites for n in (s.shared or (s.layer,))}
 
 
 def assemble(
@@ -104,8 +112,9 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
                 f"{tower.name}: one softmax over the decoder's own positions (first {len(rows.tokens)} columns)"
                 " and the encoder's (the rest); the rows sum to one over both."
             )
-        if block.missing and not tower.stage:
-            notes.append(f"{tower.name}: layers {', '.join(map(str, block.missing))} have no attention.")
+        missing = sorted(set(block.missing) - frame.skipped(tower))
+        if missing and not tower.stage:
+            notes.append(f"{tower.name}: layers {', '.join(map(str, missing))} have no attention.")
         yield tower.name, example, block
 
 

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -16,13 +17,13 @@ from attnflow.capturing import gradients as grads
 from attnflow.capturing import outputs as returned
 from attnflow.capturing.bands import FAMILIES
 from attnflow.capturing.blocks import Frame, assemble
-from attnflow.capturing.context import Taken
+from attnflow.capturing.context import Taken, assemble_runs
 from attnflow.capturing.notes import model_type, name_of, nothing, tapped, uncalled
 from attnflow.capturing.reduce import Heads, Reduction, check_heads, storage_dtype
 from attnflow.capturing.session import Record, Replace, Session
-from attnflow.capturing.state import grad_mode, prepared, unwrap
+from attnflow.capturing.state import grad_mode, prepared, unpack
 from attnflow.capturing.survey import Survey, survey
-from attnflow.errors import CaptureError, SelectionError
+from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
 
 # Whether FSMT masks its decoder depends on use_cache; elsewhere a cache that nobody reads is only memory.
@@ -72,7 +73,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         text_target: the decoder's text of an encoder-decoder model; by default its own greedy output.
         heads: "mean" (default), "max", "min", one head, the mean of a list of heads, or "all" to keep them. The heads
             are brought down while the model runs, so that heads × n² numbers are never held unless "all".
-        layers: only these layers, by true number.
+        layers: only these layers, by true number; negative numbers count from the end of each tower.
         dtype: "float32" (default), "float16" or "float64" for the stored weights.
         device: where weights are kept while the model runs; "cpu" off-loads each layer at once.
         sinks: what a learned sink took is kept as a column of its own ("keep"), or rows are divided by their sums
@@ -101,7 +102,12 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     >>> att.weights.shape, att.weights.sum(-1).round(4).min()
     ((2, 3, 3), np.float32(1.0))
     """
-    module = unwrap(model)
+    module, tokenizer = unpack(model, tokenizer)
+    if isinstance(tokenizer, str | list) and text is None and inputs is None:
+        raise InputError(
+            f"The second argument is the tokenizer, and it is a {type(tokenizer).__name__} ({str(tokenizer)[:30]!r}). "
+            "The text comes third:  capture(model, tokenizer, text)"
+        )
     differentiates = gradients is not None and gradients is not False
     if differentiates:
         heads = "all"
@@ -124,8 +130,12 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     if by_gradient:
         session.explains = gradient_edges.explained(module, tokenizer, given, target, position, said)
     records, notes = run(module, given, session, gradients, settings)
+    if len({r.call.run for r in records}) > 1:
+        # A wrapper ran the model more than once: what each of these runs was given names its positions.
+        return assemble_runs(module, tokenizer, session, sinks, settings, [*given.notes, *notes], edges)
+    frame = dataclasses.replace(frame_of(module, given), survey=None if session.layers is None else found)
     taken = assemble(
-        records, frame_of(module, given), sinks=sinks, heads=reduction.heads, model=name_of(module), settings=settings,
+        records, frame, sinks=sinks, heads=reduction.heads, model=name_of(module), settings=settings,
         notes=[*given.notes, *notes], edges=edges,
     )  # fmt: skip
     if len(said) == len(taken):
@@ -139,6 +149,8 @@ def run(
 ) -> tuple[list[Record], list[str]]:
     """Run the model once along the first route that shows its attention."""
     batch = dict(given.batch)
+    if session.gradients:
+        _refuse_inference(model)
     if _takes(model, "use_cache") and "use_cache" not in batch and model_type(model) not in _CACHE_MATTERS:
         batch["use_cache"] = False
     first = session.route in ("auto", "interface", "tap") and model_type(model) not in FAMILIES
@@ -174,6 +186,14 @@ def _differentiate(session: Session, outputs: Any, target: Any, settings: dict[s
         gradient_edges.fill(session, session.explains(outputs))
     else:
         grads.fill(session.records, outputs, target, settings)
+
+
+def _refuse_inference(model: nn.Module) -> None:
+    if any(p.is_inference() for p in model.parameters()):
+        raise CaptureError(
+            f"gradients= was given, and the parameters of {type(model).__name__} were made inside "
+            "torch.inference_mode(), where autograd cannot use them. Load the model outside of it."
+        )
 
 
 def _refuse_replace(model: nn.Module, session: Session) -> None:
@@ -244,13 +264,13 @@ def _check_edges(edges: str, differentiates: bool, alone: bool, target: Any, pos
 
 
 def _layers(layers: int | Sequence[int] | None, found: Survey) -> frozenset[int] | None:
+    """The numbers that were asked for; negative ones count from the end of each tower, so they stay as they are."""
     if layers is None:
         return None
-    chosen = [layers] if isinstance(layers, int) else list(layers)
+    listed = [int(n) for n in ([layers] if isinstance(layers, int | np.integer) else layers)]
     have = sorted({s.layer for s in found.sites.values()})
-    depth = max((s.depth for s in found.sites.values()), default=0)
-    chosen = [n + depth if n < 0 else n for n in chosen]
-    wrong = [n for n in chosen if n not in have]
-    if wrong or not chosen:
+    ends = {s.layer - s.depth for s in found.sites.values()}
+    wrong = [n for n in listed if n not in have and n not in ends]
+    if wrong or not listed:
         raise SelectionError(f"layers={layers!r}, but the layers with attention are {', '.join(map(str, have))}.")
-    return frozenset(chosen)
+    return frozenset(listed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +16,7 @@ from attnflow.capturing import generate
 from attnflow.capturing.blocks import Frame, assemble
 from attnflow.capturing.notes import name_of, nothing, tapped, uncalled
 from attnflow.capturing.session import Record, Run, Session
-from attnflow.capturing.state import prepared
+from attnflow.capturing.state import prepared, uninterrupted
 from attnflow.errors import CaptureError
 from attnflow.inputs.naming import name_ids
 from attnflow.tokens import Tokens
@@ -46,18 +48,29 @@ class Taken:
         if self._stack is not None:
             raise CaptureError("This capture is in use already: make a new one for each with.")
         self._session.tracing = True
-        with ExitStack() as stack:
-            stack.enter_context(prepared(self._model, self._session))
-            stack.enter_context(tapped(self._session))
-            self._stack = stack.pop_all()
+        try:
+            with uninterrupted():
+                self._stack = ExitStack()
+                self._stack.enter_context(prepared(self._model, self._session))
+                self._stack.enter_context(tapped(self._session))
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stack, self._stack = self._stack, None
-        if stack is not None:
-            stack.__exit__(kind, error, trace)
+        try:
+            self._close()
+        finally:
+            self._close()  # a Ctrl-C may have come before the first was under way
+
+    def _close(self) -> None:
+        with uninterrupted():
+            if self._stack is not None:
+                self._stack.close()
+            self._stack = None
 
     @property
     def records(self) -> list[Record]:
@@ -68,6 +81,8 @@ class Taken:
     def attentions(self) -> list[Attention]:
         """One :class:`Attention` for each example of each run, in the order of the runs."""
         session = self._session
+        if not session.tracing:
+            raise CaptureError("This capture was never entered:  with capture(model) as taken: model(**inputs)")
         if not session.records:
             raise nothing(self._model, session)
         for record in session.records:
@@ -75,15 +90,10 @@ class Taken:
                 gradient = record.live.grad
                 record.gradient = gradient.reshape(-1, record.heads or gradient.shape[1], *gradient.shape[-2:])
         notes = uncalled(session)
-        out: list[Attention] = []
-        for chain in generate.chains(session):
-            records, given = generate.stitch(session, chain)
-            out += assemble(
-                records, _frame(self._model, self._tokenizer, given, records), sinks=self._sinks,
-                heads=session.reduction.heads, model=name_of(self._model),
-                settings={**self._settings, "runs": len(chain)}, notes=notes,
-            )  # fmt: skip
-        return out
+        if session.elsewhere:
+            names = ", ".join(sorted(session.elsewhere))
+            notes.append(f"The model was also run in another thread ({names}): those runs are not in this capture.")
+        return assemble_runs(self._model, self._tokenizer, session, self._sinks, self._settings, notes)
 
     @property
     def attention(self) -> Attention:
@@ -94,6 +104,28 @@ class Taken:
                 f"One attention was asked for and {len(found)} were captured (runs × examples). Use:  taken.attentions"
             )
         return found[0]
+
+
+def assemble_runs(
+    model: nn.Module,
+    tokenizer: Any,
+    session: Session,
+    sinks: str,
+    settings: Mapping[str, Any],
+    notes: Sequence[str],
+    edges: str = "attention",
+) -> list[Attention]:
+    """One :class:`Attention` for each example of each run; runs that continue one another are put together."""
+    out: list[Attention] = []
+    for chain in generate.chains(session):
+        records, given = generate.stitch(session, chain)
+        frame = _frame(model, tokenizer, given, records)
+        frame = replace(frame, survey=None if session.layers is None else session.survey)
+        out += assemble(
+            records, frame, sinks=sinks, heads=session.reduction.heads,
+            model=name_of(model), settings={**settings, "runs": len(chain)}, notes=notes, edges=edges,
+        )  # fmt: skip
+    return out
 
 
 def _frame(model: nn.Module, tokenizer: Any, given: Run, records: list[Record]) -> Frame:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from attnflow.capturing import gradient_edges, plain
-from attnflow.capturing.session import ACTIVE, Call, Lazy, Record, Session
+from attnflow.capturing.session import Call, Lazy, Record, Session, watching
 from attnflow.capturing.survey import Eager, Site, class_of, consumed, own_eager
 from attnflow.capturing.swap import swapped
 
@@ -25,6 +25,12 @@ _guard = threading.RLock()
 _users = 0
 _before: Any = None
 _sliced = {"position_bias"}
+
+
+def renew_guard() -> None:
+    """After a fork: a thread that is gone may have held it."""
+    global _guard
+    _guard = threading.RLock()
 
 
 @contextmanager
@@ -54,7 +60,7 @@ def installed() -> Iterator[None]:
 def dispatch(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
     """What transformers calls: the module's own eager function, watched if this thread captures."""
     eager = own_eager(class_of(module)) or _before
-    session = ACTIVE.get()
+    session = watching(module)
     site = session.survey.sites.get(id(module)) if session is not None else None
     if session is None or site is None or session.quiet:
         return eager(module, query, key, value, attention_mask, *args, **kwargs)
@@ -176,7 +182,8 @@ def _check_mixture(session: Session, module: Any, out: Any, weights: Any, value:
     mine, shared = weights[:, :, -1:].detach(), value.detach()
     if weights.shape[1] % value.shape[1] or weights.shape[-1] != value.shape[2]:
         return
-    mixed = mine.float() @ shared.repeat_interleave(weights.shape[1] // value.shape[1], 1).float()
+    with torch.autocast(value.device.type, enabled=False):
+        mixed = mine.float() @ shared.repeat_interleave(weights.shape[1] // value.shape[1], 1).float()
     last = out[:, -1:].detach().float().transpose(1, 2) if out.ndim == 4 else mixed
     if not bool(mixed.isfinite().all()):
         return  # weights that are no numbers are refused later, with the reason

@@ -14,7 +14,8 @@ from attnflow.errors import CaptureError
 def tapped(session: Session) -> AbstractContextManager[object]:
     """The tap, where a module needs it."""
     wanted = session.route == "tap" or (session.route == "auto" and session.survey.tap)
-    return Tap(session) if wanted else nullcontext()
+    session.open_tap = (lambda: Tap(session)) if wanted else nullcontext
+    return session.open_tap()
 
 
 def uncalled(session: Session) -> list[str]:
@@ -26,7 +27,13 @@ def uncalled(session: Session) -> list[str]:
             f"{len(sampled)} modules of deformable attention (first: {sampled[0]}) were left out: they weigh sampled "
             "points and have no matrix of queries × keys."
         )
-    sites = [s for s in session.survey.sites.values() if session.layers is None or s.layer in session.layers]
+    every = session.survey.sites.values()
+    sites = [s for s in every if session.layers is None or {s.layer, s.layer - s.depth} & session.layers]
+    if session.layers is not None:
+        towers = {s.tower for s in every} - {s.tower for s in sites}
+        asked = ", ".join(map(str, sorted(session.layers)))
+        left = f"; {', '.join(sorted(t for t in towers if t))} has none of them" if towers else ""
+        notes.append(f"Only layers {asked} were asked for{left}.")
     silent = [s.name for s in sites if id(s.module) not in session.heard]
     if silent and not any(r.source == "output_attentions" for r in session.records):
         shown = ", ".join(silent[:3]) + (", …" if len(silent) > 3 else "")
@@ -38,6 +45,16 @@ def uncalled(session: Session) -> list[str]:
 def nothing(model: nn.Module, session: Session) -> CaptureError:
     """The error for a model that showed no attention."""
     kind = model_type(model) or "no model type"
+    if session.elsewhere:
+        return CaptureError(
+            f"0 runs of {type(model).__name__} were seen in this thread, and it was run in another "
+            f"({', '.join(sorted(session.elsewhere))}): a capture sees the runs of its own thread. Start the thread "
+            "with this one's context:  Thread(target=contextvars.copy_context().run, args=(model.generate,), kwargs=…)"
+        )
+    if not session.entries and not session.runs and session.tracing:
+        return CaptureError(
+            f"{type(model).__name__} was not run inside the with block:  with capture(model) as taken: model(**inputs)"
+        )
     tried = "interface, tap, output_attentions" if session.route == "auto" else session.route
     count = len(session.survey.sites)
     return CaptureError(

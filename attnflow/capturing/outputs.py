@@ -60,7 +60,7 @@ def _record(
             f"{sums.max():.2f}. What this model returns as attentions is not attention."
         )
     site = Site(where, model, None, False, tower, number, depth)
-    call = Call(where, number, kind, tower, session.runs - 1 if session.runs else 0)
+    call = Call(where, number, kind, tower, session.runs - 1 if session.runs else 0, depth=depth)
     if not session.wants(call):
         return
     record = Record(

@@ -40,6 +40,8 @@ def usable(
     """
     if args or not is_plain(eager) or not all(t.ndim == 4 for t in (query, key, value)):
         return False
+    if torch.is_autocast_enabled(query.device.type):
+        return False  # the model's own function then rounds in between
     if query.dtype not in (torch.float32, torch.float64) or query.dtype != key.dtype or query.dtype != value.dtype:
         return False
     if not graph and torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):

@@ -45,8 +45,8 @@ def check_heads(heads: Heads) -> Heads:
                 f"heads={heads!r} is not known. Use 'mean', 'max', 'min', 'all', a number or a list of numbers."
             )
         return heads
-    if isinstance(heads, int):
-        return heads
+    if isinstance(heads, int | np.integer):
+        return int(heads)
     chosen = tuple(int(h) for h in heads)
     if not chosen:
         raise SelectionError("heads is an empty list: name at least one head, or use 'mean'.")

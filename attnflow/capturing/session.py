@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,10 +25,20 @@ if TYPE_CHECKING:
 Replace = Callable[["Call", torch.Tensor], "torch.Tensor | None"]
 
 ACTIVE: ContextVar[Session | None] = ContextVar("attnflow_session", default=None)
-"""The session of this thread or task; calls of other threads pass through untouched."""
+"""The innermost session of this thread or task; calls of other threads pass through untouched."""
+
+
+def watching(module: nn.Module) -> Session | None:
+    """The session of this thread that looks at a module; of captures inside one another the innermost."""
+    session = ACTIVE.get()
+    while session is not None and id(module) not in session.watched:
+        session = session.outer
+    return session
+
 
 _NAMING = (
     "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "pixel_values", "input_features",
+    "inputs_embeds", "image_grid_thw", "grid_thw",
 )  # fmt: skip
 _OTHER_STATES = ("encoder_hidden_states", "key_value_states", "cross_attention_states", "encoder_states")
 
@@ -44,6 +56,7 @@ class Call:
         entry: how many times this module had been entered before, in this run.
         part: how many calls this module had made before, in this entry.
         origin: in cross-attention between members of one batch, whose states the keys of each member are.
+        depth: how many layers its tower has.
     """
 
     name: str
@@ -54,6 +67,7 @@ class Call:
     entry: int = 0
     part: int = 0
     origin: tuple[int, ...] = ()
+    depth: int = 0
 
 
 @dataclass(eq=False)
@@ -150,23 +164,34 @@ class Session:
         self.stack: list[tuple[Site, bool, tuple[int, ...]]] = []
         self.entries: dict[tuple[int, int], int] = defaultdict(int)
         self.parts: dict[tuple[int, int, int], int] = defaultdict(int)
+        self.outer: Session | None = None
+        self.watched: set[int] = set(self.survey.sites)
+        self.elsewhere: set[str] = set()
+        self.thread = threading.get_ident()
+        self.open_tap: Callable[[], AbstractContextManager[object]] = nullcontext
+        self.alone = threading.RLock()
+        self.boundary: Run | None = None
+        self.reached = False
 
-    # Hooks on the whole model and on every attention module keep track of where the run is.
+    # What the session hears of the models and of every attention module says where the run is.
 
-    def enter_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model's forward begins."""
-        self.depth += 1
-        if self.depth > 1:
-            return
-        self.note_inputs(module, args, kwargs)
-        config = getattr(module, "config", None)
-        self.want_weights = bool(kwargs.get("output_attentions", getattr(config, "output_attentions", False)))
+    def enter_model(self, module: nn.Module, wrapper: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The forward of a model, or of one inside it, begins; a wrapper is one that only calls others."""
+        if self.depth == 0:
+            given = self.note_inputs(module, args, kwargs)
+            # Whether this is a new run is seen at its first attention module: generate() runs an encoder by itself,
+            # before the model, and both are one run.
+            self.boundary = given if self.boundary is None else _over(self.boundary, given)
+            config = getattr(module, "config", None)
+            if not wrapper:
+                self.want_weights = bool(kwargs.get("output_attentions", getattr(config, "output_attentions", False)))
+        self.depth += not wrapper
 
-    def note_inputs(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remember what names the positions of this run: ids and masks, the shape of an image."""
+    def note_inputs(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Run:
+        """What names the positions of a run: ids and masks, the shape of an image."""
         names = list(inspect.signature(module.forward).parameters)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        run = self.given[self.runs]
+        run = Run()
         for name in _NAMING:
             value = given.get(name)
             if isinstance(value, torch.Tensor):
@@ -176,28 +201,48 @@ class Session:
         run.past = int(length()) if length is not None else 0
         if self.tracing and run.past:
             run.found = _trace(past)
+        return run
 
-    def leave_model(self, module: nn.Module, args: Any, output: Any) -> None:
-        """The model's forward ends, also by an exception."""
-        self.depth -= 1
-        if self.depth == 0:
-            if self.tracing and isinstance(output, Mapping):
-                self.given[self.runs].left = _trace(output.get("past_key_values"))
-            self.runs += 1
-            self.stack.clear()
-            self.plans.clear()
+    def leave_model(self, module: nn.Module, wrapper: bool, last: bool, output: Any) -> None:
+        """The forward ends, also by an exception; with the ``last`` one the run is over."""
+        self.depth -= not wrapper
+        if self.depth:
+            return
+        if self.tracing and isinstance(output, Mapping):
+            self.given[self.runs].left = _trace(output.get("past_key_values"))
+        self.stack.clear()
+        self.plans.clear()
+        if last:
+            self.boundary = None
+            self.runs += self.reached
+            self.reached = False
 
     def enter_site(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An attention module's forward begins."""
+        self._begin(site)
         own = kwargs.get("hidden_states", args[0] if args else None)
         other = next((kwargs[n] for n in _OTHER_STATES if n in kwargs), None)
         self.stack.append((site, _is_cross(site, args, kwargs), _origin(own, other)))
         self.entries[self.runs, id(site.module)] += 1
 
+    def _begin(self, site: Site) -> None:
+        """A new run, if a model was entered anew (or none at all) and this module has been in the open one."""
+        again = self.entries[self.runs, id(site.module)] > 0
+        if again and (self.boundary is not None or (self.depth == 0 and not self.stack)):
+            self.runs += 1
+        if self.boundary is not None:
+            self.given[self.runs] = _over(self.given[self.runs], self.boundary)
+            self.boundary = None
+        self.reached = True
+
     def leave_site(self, site: Site) -> None:
         """An attention module's forward ends, also by an exception."""
         while self.stack and self.stack.pop()[0] is not site:
             pass
+
+    def here(self) -> AbstractContextManager[object]:
+        """The tap, for a run in another thread than the one that opened the session: a tap is of one thread."""
+        return self.open_tap() if threading.get_ident() != self.thread else nullcontext()
 
     def call(self, site: Site) -> Call:
         """The call that is being made now."""
@@ -208,11 +253,12 @@ class Session:
         inside = bool(self.stack) and self.stack[-1][0] is site
         cross, origin = self.stack[-1][1:] if inside else (site.looks_cross, ())
         layer = site.shared[entry] if entry < len(site.shared) else site.layer
-        return Call(site.name, layer, "cross" if cross else "self", site.tower, self.runs, entry, part, origin)
+        kind = "cross" if cross else "self"
+        return Call(site.name, layer, kind, site.tower, self.runs, entry, part, origin, site.depth)
 
     def wants(self, call: Call) -> bool:
-        """False for layers that were not asked for."""
-        return self.layers is None or call.layer in self.layers
+        """False for layers that were not asked for; negative numbers count from the end of the call's own tower."""
+        return self.layers is None or bool({call.layer, call.layer - call.depth} & self.layers)
 
     def keep(self, record: Record) -> None:
         """Take a record in."""
@@ -226,6 +272,12 @@ class Session:
         else:
             self.records.append(record)
             memory.give_back(record.weights, len(self.records))
+
+
+def _over(first: Run, then: Run) -> Run:
+    """What is known of one run from two models that were entered in it; what the second was given counts."""
+    found = then.found if then.found is not None else first.found
+    return Run({**first.inputs, **then.inputs}, max(first.past, then.past), found, first.left)
 
 
 def _is_cross(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

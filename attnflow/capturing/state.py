@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,9 +12,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
-from attnflow.capturing import interface
-from attnflow.capturing.session import ACTIVE, Session
+from attnflow.capturing import boundaries, interface
+from attnflow.capturing.session import ACTIVE, Session, watching
 from attnflow.capturing.survey import Site
 from attnflow.errors import CaptureError
 
@@ -21,22 +24,82 @@ _IMPLEMENTATION = "_attn_implementation_internal"
 _guard = threading.RLock()
 _locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _switched: dict[int, tuple[Any, Any, int]] = {}
+_open: dict[int, tuple[int, ExitStack]] = {}
+"""What captures that are going on have to put back, and the thread of each."""
+
+
+def _forked() -> None:
+    """In a forked child the other threads are gone: so are their locks, and what they changed is put back."""
+    global _guard, _locks
+    _guard, _locks = threading.RLock(), WeakKeyDictionary()
+    interface.renew_guard()
+    for key, (thread, stack) in list(_open.items()):
+        if thread != threading.get_ident():
+            _open.pop(key)
+            stack.close()
+
+
+if hasattr(os, "register_at_fork"):
+    # Held over the fork, so that no capture is half set up or half undone in the child.
+    os.register_at_fork(
+        before=lambda: _guard.acquire(), after_in_parent=lambda: _guard.release(), after_in_child=_forked
+    )
+
+
+@contextmanager
+def uninterrupted() -> Iterator[list[Any]]:
+    """Ctrl-C waits, in the list, until the block is over: what it changes is changed, or put back, as a whole."""
+    waiting: list[Any] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield waiting
+        return
+    try:
+        signal.signal(signal.SIGINT, lambda *given: waiting.append(given))
+        yield waiting
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if waiting:
+            before(*waiting[0])
 
 
 def unwrap(model: Any) -> nn.Module:
-    """The module to capture from: what ``torch.compile`` wrapped, a pipeline's model."""
+    """The module to capture from: inside ``torch.compile``, a pipeline or a ``SentenceTransformer``."""
+    return unpack(model)[0]
+
+
+def unpack(model: Any, tokenizer: Any = None) -> tuple[nn.Module, Any]:
+    """(the module to capture from, its tokenizer): what holds a model also knows its tokenizer."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            f"model is a {type(model).__name__} made by torch.jit: its code is a fixed graph, in which no attention "
+            "module can be watched. Give the model that was traced."
+        )
+    if isinstance(model, torch.export.ExportedProgram) or _exported(model):
+        raise CaptureError(
+            f"model is a {type(model).__name__} made by torch.export: its code is a fixed graph, in which no attention "
+            "module can be watched. Give the model that was exported."
+        )
     if isinstance(model, nn.Module):
         inner = getattr(model, "_orig_mod", None)
-        return inner if isinstance(inner, nn.Module) else model
+        if isinstance(inner, nn.Module):
+            return unpack(inner, tokenizer)
+        if "sentence_transformers" in {c.__module__.split(".")[0] for c in type(model).__mro__}:
+            held = next((m for m in model.modules() if isinstance(m, PreTrainedModel)), None)
+            if held is not None:
+                return held, tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
+        return model, tokenizer
     inner = getattr(model, "model", None)
     if isinstance(inner, nn.Module):
-        raise CaptureError(
-            f"model is a {type(model).__name__}, and capture takes the model inside it:  "
-            f"capture({type(model).__name__.lower()}.model, …)"
-        )
+        own = getattr(model, "tokenizer", None) or getattr(model, "processor", None)
+        return unpack(inner, tokenizer if tokenizer is not None else own)
     raise CaptureError(
         f"model is a {type(model).__name__}, not a torch module. Load one:  model = AutoModel.from_pretrained(name)"
     )
+
+
+def _exported(model: Any) -> bool:
+    return isinstance(model, torch.fx.GraphModule) and not any(isinstance(m, PreTrainedModel) for m in model.children())
 
 
 def lock_of(model: nn.Module) -> threading.RLock:
@@ -54,19 +117,47 @@ def prepared(
     Switched and put back: the attention implementation of every config, dropout (the training flags; not with
     ``dropout=True``), compiled calls, hooks, the key in transformers' interface.
     """
-    with ExitStack() as stack:
-        stack.enter_context(lock_of(model))
-        if not dropout:
-            stack.enter_context(_evaluating(model))
-        stack.enter_context(_uncompiled(model))
-        if eager:
-            session.implementations = {id(c): getattr(c, _IMPLEMENTATION) for c in configs(model)}
-            stack.enter_context(_implementation(model, "eager"))
-        stack.enter_context(_watched(model, session) if hooks else _same_hooks(model))
-        stack.enter_context(interface.installed())
-        token = ACTIVE.set(session)
-        stack.callback(ACTIVE.reset, token)
-        yield
+    undo = ExitStack()
+    token = None
+    try:  # twice, because a Ctrl-C may come just before the first clean-up is under way
+        try:
+            with uninterrupted() as waiting:
+                lock = lock_of(model)
+                while not lock.acquire(timeout=0.2):
+                    if waiting:
+                        raise KeyboardInterrupt
+                undo.callback(lock.release)
+                with _guard:
+                    inner = undo.enter_context(ExitStack())
+                    _open[id(session)] = (threading.get_ident(), inner)
+                    _switch(model, session, inner, eager, hooks, dropout)
+                session.thread, session.outer = threading.get_ident(), ACTIVE.get()
+                token = ACTIVE.set(session)
+            yield
+        finally:
+            _undone(undo, session, token)
+    finally:
+        _undone(undo, session, token)
+
+
+def _switch(model: nn.Module, session: Session, stack: ExitStack, eager: bool, hooks: bool, dropout: bool) -> None:
+    if not dropout:
+        stack.enter_context(_evaluating(model))
+    stack.enter_context(_uncompiled(model))
+    if eager:
+        session.implementations = {id(c): getattr(c, _IMPLEMENTATION) for c in configs(model)}
+        stack.enter_context(_implementation(model, "eager"))
+    stack.enter_context(_watched(model, session) if hooks else _same_hooks(model))
+    stack.enter_context(interface.installed())
+
+
+def _undone(undo: ExitStack, session: Session, token: Any) -> None:
+    with uninterrupted():
+        if token is not None and ACTIVE.get() is session:
+            ACTIVE.reset(token)
+        with _guard:
+            _open.pop(id(session), None)
+            undo.close()
 
 
 def configs(model: nn.Module) -> list[Any]:
@@ -141,17 +232,14 @@ def _uncompiled(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _watched(model: nn.Module, session: Session) -> Iterator[None]:
+    found = boundaries.bounds(model, session.survey)
     with ExitStack() as stack:
 
         def add(register: Callable[..., Any], hook: Callable[..., Any], **options: Any) -> None:
             stack.callback(register(hook, **options).remove)
 
-        add(model.register_forward_pre_hook, session.enter_model, with_kwargs=True, prepend=True)
-        add(model.register_forward_hook, session.leave_model, always_call=True)
-        encoder = _encoder(model)
-        if encoder is not None:
-            # generate() runs the encoder by itself, before the model.
-            add(encoder.register_forward_pre_hook, _alone(session), with_kwargs=True)
+        stack.callback(boundaries.remove, found, session)
+        boundaries.install(found, session)
         for site in session.survey.sites.values():
             enter, leave = _site_hooks(session, site)
             add(site.module.register_forward_pre_hook, enter, with_kwargs=True)
@@ -173,31 +261,13 @@ def _same_hooks(model: nn.Module) -> Iterator[None]:
                 del module.__dict__[name]
 
 
-def _encoder(model: nn.Module) -> nn.Module | None:
-    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        return None
-    try:
-        found = model.get_encoder()  # type: ignore[operator]
-    except (AttributeError, NotImplementedError, TypeError):
-        return None
-    return found if isinstance(found, nn.Module) and found is not model else None
-
-
-def _alone(session: Session) -> Callable[..., None]:
-    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if session.depth == 0 and ACTIVE.get() is session:
-            session.note_inputs(module, args, kwargs)
-
-    return note
-
-
 def _site_hooks(session: Session, site: Site) -> tuple[Callable[..., None], Callable[..., None]]:
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if ACTIVE.get() is session:
+        if watching(module) is session:
             session.enter_site(site, args, kwargs)
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
-        if ACTIVE.get() is session:
+        if watching(module) is session:
             session.leave_site(site)
 
     return enter, leave

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from attnflow.capturing.session import ACTIVE, Record, Session
+from attnflow.capturing.session import Record, Session, watching
 from attnflow.capturing.survey import Site
 from attnflow.capturing.swap import SOFTMAXES, bound, check_shape
 
@@ -45,9 +45,11 @@ class Tap(TorchFunctionMode):
     def _site(self) -> Site | None:
         """The attention module that the run is in, if what it does is to be seen."""
         session = self.session
-        if session.quiet or ACTIVE.get() is not session or not session.stack:
+        if session.quiet or not session.stack:
             return None
         site = session.stack[-1][0]
+        if watching(site.module) is not session:
+            return None
         return site if site.taps or session.route == "tap" else None
 
     def _see(self, site: Site, weights: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from attnflow.errors import InputError
@@ -148,22 +149,28 @@ def _from_text(tokenizer: Any, text: Any) -> _Draft:
         return _from_mapping(text)
     if isinstance(text, str):
         return _from_strings(tokenizer, [text], single=True)
-    if isinstance(text, torch.Tensor) or hasattr(text, "__array__"):
-        return _from_tensor(torch.as_tensor(text))
+    if hasattr(text, "__array__") and not isinstance(text, torch.Tensor):
+        array = np.asarray(text)
+        # Arrays and columns of texts, or of rows of ids, are lists of them.
+        text = array.tolist() if array.dtype.kind in "OUST" else torch.as_tensor(array)
+        if isinstance(text, str):
+            return _from_strings(tokenizer, [text], single=True)
+    if isinstance(text, torch.Tensor):
+        return _from_tensor(text)
     if not isinstance(text, Sequence):
         raise InputError(f"text is a {type(text).__name__}: give a str, a list of str, a dict of tensors, or ids.")
     if len(text) == 0:
         raise InputError("The text is an empty list: give at least one text.")
     if all(isinstance(t, str) for t in text):
         return _from_strings(tokenizer, list(text), single=False)
-    if all(isinstance(t, int) for t in text):
-        return _from_tensor(torch.tensor(list(text)))
+    if all(isinstance(t, int | np.integer) for t in text):
+        return _from_tensor(torch.tensor([int(t) for t in text]))
     if all(isinstance(t, Mapping) and "role" in t for t in text):
         raise InputError(
             "text is a list of chat messages and a str was expected. Write them out first:  "
             "text = tokenizer.apply_chat_template(messages, tokenize=False)"
         )
-    if all(isinstance(t, Sequence | torch.Tensor) and not isinstance(t, str) for t in text):
+    if all(isinstance(t, Sequence | torch.Tensor | np.ndarray) and not isinstance(t, str) for t in text):
         return _from_rows([torch.as_tensor(t, dtype=torch.long) for t in text], pad=0, single=False)
     kinds = ", ".join(sorted({type(t).__name__ for t in text}))
     raise InputError(f"text is a list of {kinds}: give a list of str, or a list of ids.")
@@ -223,6 +230,9 @@ def _from_mapping(given: Mapping[str, Any]) -> _Draft:
     batch: dict[str, Any] = {}
     single = False
     for name, value in given.items():
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            # Embeddings are looked up by whole numbers of 64 bits.
+            value = torch.as_tensor(value.astype(np.int64) if value.dtype.kind in "iu" else value)
         if isinstance(value, list | tuple) and name.endswith(("ids", "mask")) and len(value):
             value = _listed(name, value)
         batch[name] = value

@@ -254,7 +254,12 @@ def test_bad_options(options: dict[str, Any], words: str) -> None:
 def test_things_that_are_no_model() -> None:
     with pytest.raises(AttnFlowError, match="model is a str, not a torch module"):
         capture("bert-base-uncased", None, "text")
-    with pytest.raises(AttnFlowError, match=r"capture\(holder.model"):
-        capture(type("Holder", (), {"model": tiny.model("bert")})(), None, tiny.IDS)
+    traced = torch.jit.trace(tiny.model("bert", torchscript=True), torch.tensor([tiny.IDS]), strict=False)
+    with pytest.raises(AttnFlowError, match=r"made by torch.jit.*Give the model that was traced"):
+        capture(traced, None, tiny.IDS)
+    exported = torch.export.export(tiny.model("bert"), (torch.tensor([tiny.IDS]),))
+    for given in (exported, exported.module()):
+        with pytest.raises(AttnFlowError, match=r"made by torch.export.*Give the model that was exported"):
+            capture(given, None, tiny.IDS)
     with pytest.raises(AttnFlowError, match="no module of MPNetModel uses transformers' attention interface"):
         capture(tiny.model("mpnet"), None, tiny.IDS, route="interface")
