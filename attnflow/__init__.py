@@ -16,6 +16,7 @@ from attnflow.scoring.direct import direct
 from attnflow.scoring.flow.flow import flow
 from attnflow.scoring.gradient import gradient
 from attnflow.scoring.raw import raw
+from attnflow.scoring.registry import methods, register
 from attnflow.scoring.rollout import rollout
 
 __version__ = "0.1.0"
@@ -32,6 +33,8 @@ __all__ = [
     "direct",
     "flow",
     "gradient",
+    "methods",
     "raw",
+    "register",
     "rollout",
 ]

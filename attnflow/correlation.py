@@ -130,6 +130,19 @@ def coefficients(rows: Vector, reference: Vector, method: str = "spearman", k: i
     return out
 
 
+def kendall_p_values(rows: Vector, reference: Vector) -> Vector:
+    """``[rows, positions]`` against ``[positions]`` → ``[rows]``: scipy's p-value of Kendall's τ-b; NaN where no τ is.
+
+    >>> kendall_p_values(np.array([[1.0, 2.0, 3.0, 4.0, 5.0]]), np.arange(5.0)).round(3)
+    array([0.017])
+    """
+    from scipy.stats import kendalltau
+
+    dull = constant_rows(rows) | is_constant(reference)
+    pairs = zip(rows, dull, strict=True)
+    return np.array([np.nan if flat else kendalltau(row, reference).pvalue for row, flat in pairs], np.float64)
+
+
 def tie_share(scores: Vector) -> float:
     """The share of pairs of positions with equal scores; 0 for fewer than two positions.
 

@@ -35,6 +35,15 @@ def pick_position(position: int | str, tokens: Tokens) -> int:
     return position % n
 
 
+def read_position(tokens: Tokens) -> int:
+    """The output position that is read where none is named: "cls", which classifiers read, else the last.
+
+    >>> read_position(Tokens(["[CLS]", "key"], marks={"cls": 0})), read_position(Tokens(["the", "key"]))
+    (0, 1)
+    """
+    return tokens.marks.get("cls", len(tokens) - 1)
+
+
 def pick_layer(layer: int, layers: Sequence[Any]) -> int:
     """The index in ``layers`` of a layer by its true number; negatives count from the top.
 

@@ -22,7 +22,7 @@ from rich.progress import track
 from attnflow.models.loading import load
 from attnflow.probes import data, pronouns, verb_number
 from attnflow.probes.data import VerbExample
-from attnflow.probes.scoring import METHODS
+from attnflow.scoring.registry import names
 
 
 def smollm2() -> str | None:
@@ -78,7 +78,7 @@ def pronoun_tables(model: Any, tokenizer: Any, folder: Path, count: int, by_laye
     rates = [
         [r.name, r.count, f"{r.share:.3f} ({r.interval[0]:.3f}–{r.interval[1]:.3f})"] for r in pronouns.choices(asked)
     ]
-    results = probed(model, tokenizer, groups, by_layer, METHODS)
+    results = probed(model, tokenizer, groups, by_layer, names(shown=True))
     frame = pronouns.table(results)
     rows = []
     for layer in frame["layer"].unique():

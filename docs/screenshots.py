@@ -16,7 +16,8 @@ sys.path.insert(0, str(ROOT))  # for tests.browser, which is not installed
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from attnflow import capture, demo, flow  # noqa: E402
-from attnflow.scoring.explain import METHODS, explain  # noqa: E402
+from attnflow.scoring.explain import explain  # noqa: E402
+from attnflow.scoring.registry import names  # noqa: E402
 from attnflow.views.html import document  # noqa: E402
 from tests.browser import launch  # noqa: E402
 
@@ -27,7 +28,7 @@ LAYER = 2  # the last layer of the demo model is saturated: its picture would sa
 def text_page() -> str:
     """The demo sentence, all methods."""
     return document(
-        explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=METHODS, every_head=True), layer=LAYER
+        explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=names(shown=True), every_head=True), layer=LAYER
     )
 
 

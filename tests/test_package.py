@@ -13,8 +13,8 @@ HEAVY = ("captum", "numba", "datasets", "matplotlib", "pandas", "scipy", "networ
 
 def test_the_public_names_are_there_and_few():
     assert all(hasattr(attnflow, name) for name in attnflow.__all__)
-    assert len(attnflow.__all__) <= 15
-    fixed = {"capture", "raw", "rollout", "flow", "gradient", "blankout", "compare"}
+    assert len(attnflow.__all__) <= 18
+    fixed = {"capture", "raw", "rollout", "flow", "gradient", "blankout", "compare", "methods"}
     fixed |= {"Attention", "Relevance", "AttnFlowError"}
     assert fixed <= set(attnflow.__all__)
 

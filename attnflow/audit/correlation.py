@@ -14,17 +14,12 @@ from attnflow.audit.finding import Finding
 from attnflow.audit.instances import Instance, Progress, Texts, by_class, check_number, open_texts
 from attnflow.audit.intervention import replaced, unseen
 from attnflow.audit.registry import experiment, takes
-from attnflow.capturing.capture import capture
 from attnflow.capturing.reduce import Heads
 from attnflow.capturing.session import Call
-from attnflow.comparing.plan import ATTENTION, Spec, Step, steps_of
-from attnflow.comparing.scorer import aligned_to
-from attnflow.correlation import is_constant
+from attnflow.comparing.scorer import Scored, Scorer, at_layers, correlated
 from attnflow.errors import CaptureError, SelectionError
 from attnflow.inputs.example import ready
-from attnflow.scoring.blankout import attribute as loo_of
-from attnflow.scoring.gradient import attribute as gradient_of
-from attnflow.select import pick_layer
+from attnflow.scoring.registry import MethodCall, Spec, calls, find, names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,13 +114,14 @@ def correlation(
         texts, labels, position=position, text_column=text_column, target_column=target_column, limit=limit,
         max_length=max_length,
     )  # fmt: skip
-    steps = None if methods is None else _named_steps(methods)
+    asked = None if methods is None else calls("methods", methods, "attention")
     made: list[dict[str, Any]] = []
     with ready(model) as module:
         for done, instance in enumerate(given.instances(module, tokenizer, head=False), 1):
-            scored = _scores(module, tokenizer, instance, steps, layers, heads)
-            references = _references(module, instance, detach_attention, batch_size)
-            made += _records(instance, scored, *references, special_tokens)
+            scorer = Scorer(instance.example, instance.goal, instance.row, heads=heads, batch_size=batch_size)
+            scored = _scores(scorer, asked, layers)
+            references = _references(module, scorer, detach_attention)
+            made += _records(instance, scored, references, special_tokens)
             if progress is not None:
                 progress(done, len(given))
     records = pd.DataFrame(made)
@@ -137,29 +133,13 @@ def correlation(
     )  # fmt: skip
 
 
-def _named_steps(methods: Spec) -> tuple[Step, ...]:
-    return steps_of("methods", methods, {name: (where, {}) for name, where in ATTENTION.items()})
-
-
-Scored = list[tuple[str, int, Vector]]
-
-
-def _scores(
-    model: nn.Module, tokenizer: Any, instance: Instance, steps: tuple[Step, ...] | None, layers: Any, heads: Heads
-) -> Scored:
-    """(method, layer, ``[tokens]``): the attention of the output position in each way."""
-    attention = capture(model, tokenizer, inputs=instance.example.inputs, heads=heads)
-    square = len(attention.blocks) > 1 or all(w.shape[-2] == w.shape[-1] for w in attention.only.weights)
-    # A pooling layer has one row, whatever the position.
-    row = instance.row if square else 0
-    chosen = steps or _named_steps(tuple(ATTENTION) if square else ("raw",))
-    out: Scored = []
-    for step in chosen:
-        found = aligned_to(step.function(attention, position=row, **step.options), instance.example.tokens)
-        have = found.layers
-        numbers = range(len(have)) if layers == "all" else [pick_layer(i, have) for i in _listed(layers)]
-        out += [(step.name, int(have[i]), np.asarray(found.scores[i], np.float64)) for i in numbers]
-    return out
+def _scores(scorer: Scorer, asked: Sequence[MethodCall] | None, layers: Any) -> dict[str, Scored]:
+    """The attention of the output position by each method, at the chosen layers."""
+    shown = names("attention", shown=True)
+    # Of a pooling layer, rollout and flow are raw attention.
+    chosen = asked or calls("methods", shown[:1] if scorer.pooled else shown, "attention")
+    numbers = None if layers == "all" else _listed(layers)
+    return {call.name: at_layers(scorer.score(call), numbers) for call in chosen}
 
 
 def _listed(layers: Any) -> list[int]:
@@ -168,17 +148,17 @@ def _listed(layers: Any) -> list[int]:
     return [layers] if isinstance(layers, int) else list(layers)
 
 
-def _references(model: nn.Module, instance: Instance, detach: bool, batch_size: int) -> tuple[Vector, Vector]:
-    """(gradients, leave-one-out), ``[tokens]`` each; NaN where a token cannot be taken away."""
-    example, goal = instance.example, instance.goal
-    outputs = example.outputs
+def _references(model: nn.Module, scorer: Scorer, detach: bool) -> tuple[Scored, Scored]:
+    """(gradients, leave-one-out), ``[1, tokens]`` each; NaN where a token cannot be taken away."""
+    goal = scorer.goal
+    by_gradient = {"reduce": "abs_of_sum", "score": goal.score}
     with _constant(model) if detach else nullcontext():
-        slopes = gradient_of(example, goal, outputs, method="input_x_gradient", reduce="abs_of_sum")
+        slopes = scorer.score(MethodCall(GRADIENT, find("input_x_gradient"), by_gradient))
     # Independent classes have no one distribution: the probability of the predicted one is compared.
     score = None if goal.independent or goal.kind == "vector" or goal.score == "logit" else "tvd"
-    taken = loo_of(example, goal, outputs, blank="delete", score=score, batch_size=batch_size)
-    example.cache.clear()
-    return slopes.scores[0], taken.scores[0]
+    left_out = scorer.score(MethodCall(LOO, find("blankout-delete"), {"score": score}))
+    scorer.example.cache.clear()
+    return slopes, left_out
 
 
 @contextmanager
@@ -198,30 +178,19 @@ def _constant(model: nn.Module) -> Iterator[None]:
 
 
 def _records(
-    instance: Instance, scored: Scored, slopes: Vector, loo: Vector, special_tokens: bool
+    instance: Instance, scored: Mapping[str, Scored], references: tuple[Scored, Scored], special_tokens: bool
 ) -> Iterator[dict[str, Any]]:
-    plain = np.array([special_tokens or not s for s in instance.example.tokens.special])
+    """One τ per pair of scorings: attention with both references, and these with each other."""
+    slopes, left_out = references
     head = {"number": instance.number, "class": instance.label, "text": instance.text}
-    for name, layer, scores in scored:
-        for pair, reference in ((GRADIENT, slopes), (LOO, loo)):
-            yield {**head, "pair": pair, "method": name, "layer": layer, **kendall(scores, reference, plain)}
-    yield {**head, "pair": BOTH, "method": "", "layer": -1, **kendall(slopes, loo, plain)}
-
-
-def kendall(a: Vector, b: Vector, keep: Any = True) -> dict[str, Any]:
-    """τ-b, its p-value and the number of tokens; both NaN where one side ranks nothing.
-
-    >>> kendall(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0]))["tau"]
-    1.0
-    """
-    from scipy.stats import kendalltau
-
-    both = np.isfinite(a) & np.isfinite(b) & keep
-    x, y = a[both], b[both]
-    if is_constant(x) or is_constant(y):
-        return {"tau": float("nan"), "p": float("nan"), "tokens": len(x)}
-    found = kendalltau(x, y)
-    return {"tau": float(found.statistic), "p": float(found.pvalue), "tokens": len(x)}
+    pairs = [({name: found}, {pair: reference}) for name, found in scored.items()
+             for pair, reference in ((GRADIENT, slopes), (LOO, left_out))]  # fmt: skip
+    how: dict[str, Any] = {"correlations": ("kendall",), "special": (special_tokens,), "p_values": True}
+    for methods, others in [*pairs, ({"": slopes}, {BOTH: left_out})]:
+        for found in correlated(instance.example.tokens, methods, others, **how):
+            layer = -1 if found["layer"] == "input" else int(found["layer"])
+            yield {**head, "pair": found["reference"], "method": found["method"], "layer": layer,
+                   "tau": found["value"], "p": found["p"], "tokens": found["n"]}  # fmt: skip
 
 
 def _settings(given: Texts, records: pd.DataFrame, significance: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from attnflow.audit.finding import Finding
-from attnflow.audit.guides import METHODS, Weights, guide_weights, uniform_rows
+from attnflow.audit.guides import Weights, guide_weights, uniform_rows
 from attnflow.audit.imposter import CONVENTIONS, Target, copied
 from attnflow.audit.registry import experiment
 from attnflow.audit.scores import Look, device_of, grades, mcnemar, pad_rows, predictions, rank_quality
@@ -18,6 +18,7 @@ from attnflow.audit.training import Folder, Recipe, Trained, build, cross_entrop
 from attnflow.audit.uniform import LEVEL
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.models.factories import Factory
+from attnflow.scoring.registry import find, names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,8 +68,8 @@ def guide(
     the base's raw attention, its rollout and its flow, and the attention of an imposter. Special tokens get no weight.
 
     Args:
-        guides: of "raw", "rollout", "flow", "gradient"; by default the first three; of a model with one row of
-            attention (a pooling layer, where rollout and flow are raw attention) the first.
+        guides: names of :func:`attnflow.methods`; by default raw attention, rollout and flow; of a model with one row
+            of attention (a pooling layer, where rollout and flow are raw attention) the first.
         adversary: the λ of an imposter whose attention guides too (see :func:`imposter`); None for none.
         width: of the embedding and of the states of the token-wise model.
         vectors: ready-made word vectors ``[words, size]`` for the token-wise model to begin with; random by default.
@@ -175,17 +176,17 @@ def _check(guides: Sequence[str] | None, adversary: float | None, convention: st
         raise SelectionError(f"adversary={adversary}, and it is a λ of 0 or more:  adversary=0.0005")
     if convention not in CONVENTIONS:
         raise SelectionError(f"convention={convention!r} is not known. Use {' or '.join(map(repr, CONVENTIONS))}.")
-    wrong = [g for g in guides or () if g not in METHODS]
-    if wrong:
-        raise SelectionError(f"guide {wrong[0]!r} is not known. Use {', '.join(map(repr, METHODS))}.")
+    for name in guides or ():
+        find(name, argument="guide")
     return None if guides is None else tuple(dict.fromkeys(guides))
 
 
 def _default(model: Any, data: Splits) -> tuple[str, ...]:
-    from attnflow import capture
+    from attnflow.capturing.capture import capture
 
-    taken = capture(model, None, list(data.train.ids[0]))
-    return METHODS[:1] if len(taken.only.queries) == 1 < len(taken.only.keys) else METHODS[:3]
+    only = capture(model, None, list(data.train.ids[0])).only
+    shown = names("attention", shown=True)
+    return shown[:1] if len(only.queries) == 1 < len(only.keys) else shown
 
 
 def _check_vectors(vectors: Tensor | None, data: Splits) -> None:
@@ -223,7 +224,9 @@ def _verdict(table: pd.DataFrame, records: pd.DataFrame) -> str:
     figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
     right = {name: part["right"].to_numpy() for name, part in records.groupby("guide")}
     said = [_beside(name, UNIFORM, found, right) for name in others]
-    said += [_beside(name, "raw", found, right) for name in ("rollout", "flow") if {name, "raw"} <= set(found)]
+    first = names("attention", shown=True)[0]
+    by_attention = [name for name in others if name != first and find(name).needs == "attention"]
+    said += [_beside(name, first, found, right) for name in by_attention if first in found]
     return f"F1 under each guide: {figures}. " + "; ".join(said) + "."
 
 

@@ -13,12 +13,13 @@ from torch import Tensor
 from attnflow import files
 from attnflow.audit.scores import Look, device_of, outcome
 from attnflow.audit.splits import PARTS, Batch, Progress, Split, Splits
-from attnflow.errors import FileError, SelectionError
+from attnflow.errors import FileError
+from attnflow.inputs.example import one_example, ready
+from attnflow.scoring.registry import MethodCall, find
 
 Weights = dict[str, tuple[Tensor, ...]]
 """For each part of the data one vector a text: a weight for each token, summing to one, zero at special tokens."""
 
-METHODS = ("raw", "rollout", "flow", "gradient")
 _BATCH = 32
 
 
@@ -33,20 +34,17 @@ def guide_weights(
 ) -> Weights:
     """How ``model`` weighs the tokens of every text by ``method``; read from ``path`` if they are there.
 
-    ``method``: "raw" (the attention of the look), "rollout" and "flow" (the top layer's row of the same position, by
-    :func:`attnflow.rollout` and :func:`attnflow.flow`), "gradient" (:func:`attnflow.gradient`).
+    ``method``: "raw" (the attention of the look), or another method of :func:`attnflow.methods`: one that needs
+    attention is read at the top layer, in the row of the same position.
     """
-    if method not in METHODS:
-        raise SelectionError(f"guide {method!r} is not known. Use {', '.join(map(repr, METHODS))}.")
+    call = MethodCall(method, find(method, argument="guide"))
     name = f"{method} {look} of {identity}"
     if path is not None and path.is_file():
         return _read(path, name, data)
     found: Weights = {}
     for part in PARTS:
         split: Split = getattr(data, part)
-        rows = (
-            _raw(model, split, data, look) if method == "raw" else _scored(method, model, split, data, look, progress)
-        )
+        rows = _raw(model, split, data, look) if method == "raw" else _scored(call, model, split, data, look, progress)
         found[part] = settled(rows, split, data)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,12 +78,12 @@ def _raw(model: Any, split: Split, data: Splits, look: Look) -> Sequence[Tensor]
 
 
 def _scored(
-    method: str, model: Any, split: Split, data: Splits, look: Look, progress: Progress | None
+    call: MethodCall, model: Any, split: Split, data: Splits, look: Look, progress: Progress | None
 ) -> Sequence[Tensor]:
     rows: list[Tensor] = [torch.empty(0)] * len(split)
     done = 0
     for batch in split.batches(_BATCH, data.pad):
-        for i, scores in zip(batch.index, _batch_scores(method, model, batch.to(device_of(model)), look), strict=True):
+        for i, scores in zip(batch.index, _batch_scores(call, model, batch.to(device_of(model)), look), strict=True):
             rows[i] = torch.from_numpy(np.ascontiguousarray(scores)).float()
         done += len(batch.index)
         if progress is not None:
@@ -93,19 +91,24 @@ def _scored(
     return rows
 
 
-def _batch_scores(method: str, model: Any, batch: Batch, look: Look) -> list[Any]:
-    """Scores of the top layer (one vector a text) of a batch."""
-    from attnflow import capture, flow, gradient, rollout
+def _batch_scores(call: MethodCall, model: Any, batch: Batch, look: Look) -> list[Any]:
+    """Scores of the top layer (one vector per text) of a batch."""
+    from attnflow.capturing.capture import capture
 
-    if method == "gradient":
+    if call.method.needs == "model":
         lengths = batch.mask.sum(1).tolist()
-        ids = [batch.ids[i, :n].tolist() for i, n in enumerate(lengths)]
-        return [gradient(model, None, x).scores[-1] for x in ids]
-    taken: Any = capture(model, None, {"input_ids": batch.ids, "attention_mask": batch.mask})
-    apply = rollout if method == "rollout" else flow
-    each = taken if isinstance(taken, list) else [taken]
+        return [_alone(call, model, batch.ids[i, :n].tolist()) for i, n in enumerate(lengths)]
+    found: Any = capture(model, None, {"input_ids": batch.ids, "attention_mask": batch.mask})
     place = {"cls": 0, "last": -1}.get(str(look.position), look.position)
-    return [apply(one, layer=-1, position=place).scores[-1] for one in each]
+    listed = found if isinstance(found, list) else [found]
+    return [call.run(None, None, one, place).scores[-1] for one in listed]
+
+
+def _alone(call: MethodCall, model: Any, ids: list[int]) -> Any:
+    with ready(model) as module:
+        example = one_example(module, None, ids)
+        goal, _ = example.goal(None, None, None)
+        return call.run(example, goal).scores[-1]
 
 
 def _read(path: Path, name: str, data: Splits) -> Weights:

@@ -91,8 +91,7 @@ class Texts:
                 raise type(error)(f"Text {row.number}: {error}") from error
 
     def _instance(self, example: Example, number: int, label: Any, head: bool) -> Instance:
-        several = full_output(example.outputs).ndim == 3
-        goal, outputs = example.goal(None, self.position if several else None, None)
+        goal, outputs = example.predicted(self.position), example.outputs
         if head:
             _check_head(example, goal, outputs)
         if goal.kind in ("classification", "token") and goal.score != "logit":

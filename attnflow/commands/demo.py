@@ -9,7 +9,7 @@ import typer
 
 from attnflow.commands.console import quiet
 from attnflow.commands.explain import Explanation
-from attnflow.scoring.explain import METHODS
+from attnflow.scoring.registry import names
 
 
 def demo_command(
@@ -19,6 +19,6 @@ def demo_command(
     from attnflow import demo
 
     quiet()
-    wanted = Explanation(METHODS, {"position": "cls"}, out=out, overwrite=True)
+    wanted = Explanation(names(shown=True), {"position": "cls"}, out=out, overwrite=True)
     wanted.run(demo.model(), demo.tokenizer(), demo.SENTENCE)
     typer.echo(demo.NOTE)

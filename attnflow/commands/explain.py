@@ -13,10 +13,9 @@ from rich.markup import escape
 from attnflow.commands.console import position_of, quiet, status
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, suffixes, write_file
-from attnflow.scoring.explain import METHODS
+from attnflow.scoring import registry
 
-BY_ATTENTION = METHODS[:3]
-BY_DEFAULT = ", ".join(BY_ATTENTION)
+BY_DEFAULT = ", ".join(registry.names("attention", shown=True))
 PARTS = ("page", "figure", "frame", "json", "record")
 ENDINGS = ", ".join(suffixes(*PARTS))
 
@@ -29,7 +28,7 @@ def explain_command(
         typer.Option(
             "--method",
             "-m",
-            help=f"{', '.join(METHODS)}; may be given several times. [default: {BY_DEFAULT}; all for a page]",
+            help=f"{', '.join(registry.names())}; may be given several times. [default: {BY_DEFAULT}; all for a page]",
         ),
     ] = None,
     layer: Annotated[int, typer.Option(help="The layer to show, by its true number; negatives from the top.")] = -1,
@@ -46,7 +45,8 @@ def explain_command(
     """Explain one text: tokens × methods at a layer, for one output position."""
     from attnflow.models.loading import load
 
-    names = _methods(method or list(METHODS if is_page(out) else BY_ATTENTION))
+    shown = registry.names(None if is_page(out) else "attention", shown=True)
+    names = tuple(registry.find(name, argument="--method").name for name in dict.fromkeys(method or shown))
     options = {"heads": _heads(heads), "residual": residual, "position": position_of(position)}
     wanted = Explanation(names, options, layer, words, drop_special, out, overwrite)
     wanted.check()
@@ -59,14 +59,6 @@ def explain_command(
 def is_page(out: Path | None) -> bool:
     """True if ``out`` is to be a page, which shows every method and head."""
     return out is not None and out.suffix == ".html"
-
-
-def _methods(given: list[str]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(given))
-    for name in names:
-        if name not in METHODS:
-            raise AttnFlowError(f"--method {name} is not known. Use {', '.join(METHODS)}.")
-    return names
 
 
 def _heads(value: str) -> str | int | list[int]:

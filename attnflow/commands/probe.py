@@ -47,11 +47,12 @@ def verb_number(
     from attnflow.probes import data as files
     from attnflow.probes import grammar
     from attnflow.probes import verb_number as probe
-    from attnflow.probes.scoring import ATTENTION, check_methods
+    from attnflow.scoring.registry import find, names
 
-    chosen = [m for m in check_methods(methods or ATTENTION) if m in ATTENTION]
+    known = names("attention")
+    chosen = [m for m in methods or names("attention", shown=True) if find(m).needs == "attention"]
     if not chosen:
-        raise AttnFlowError(f"--method {' '.join(methods or [])}, but the table's rows are {', '.join(ATTENTION)}.")
+        raise AttnFlowError(f"--method {' '.join(methods or [])}, but the table's rows are {', '.join(known)}.")
     check_file("--out", out, PARTS, overwrite)
     examples = grammar.sentences(limit, seed) if data is None else files.read(data, limit)
     loaded, tokenizer = _load(model)
@@ -90,13 +91,12 @@ def pronouns(
 ) -> None:
     """Which referent does the model choose, and to which of them does its attention point?"""
     from attnflow.probes import pronouns as probe
-    from attnflow.probes.scoring import METHODS
 
     check_file("--out", out, PARTS, overwrite)
     examples = _examples(text, referents, forms, pronoun, data, limit)
     loaded, tokenizer = _load(model)
     with progress("Asking the model") as step:
-        results = probe.probe_all(loaded, tokenizer, examples, methods or METHODS, mode, progress=step)
+        results = probe.probe_all(loaded, tokenizer, examples, methods or None, mode, progress=step)
     if len(results) <= 4:
         for result in results:
             _show_result(result)

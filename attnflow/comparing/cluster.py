@@ -94,7 +94,7 @@ class Actor:
     def __init__(self, model: Any, tokenizer: Any, plan: Plan) -> None:
         import ray
 
-        from attnflow.comparing.scorer import Worker
+        from attnflow.comparing.worker import Worker
 
         self.worker = Worker(model if isinstance(model, str) else ray.get(model), tokenizer, plan)
 

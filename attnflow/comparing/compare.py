@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from attnflow.comparing.comparison import Comparison
-from attnflow.comparing.plan import Spec, identity, make_plan
+from attnflow.comparing.plan import identity, make_plan
 from attnflow.comparing.records import Records, open_records, to_table
-from attnflow.comparing.scorer import Worker
+from attnflow.comparing.worker import Worker
 from attnflow.errors import FileError, InputError, SelectionError
 from attnflow.inputs.datasets import Data, Row, open_data
+from attnflow.scoring.registry import Spec, names
 
 ENGINES = ("local", "ray")
 # A part is written after so many examples or seconds, whichever comes first: a killed run does at most these again.
@@ -25,8 +26,8 @@ def compare(
     tokenizer: Any,
     dataset: Any,
     *,
-    methods: Spec = ("raw", "rollout", "flow"),
-    references: Spec = ("gradient", "blankout"),
+    methods: Spec | None = None,
+    references: Spec | None = None,
     correlation: str | Sequence[str] = "spearman",
     layers: int | Sequence[int] | None = None,
     position: int | str | None = None,
@@ -59,10 +60,11 @@ def compare(
         model, tokenizer: as everywhere; the model may be a name or folder.
         dataset: a list of texts, a ``datasets.Dataset`` (also streaming), the name of one, or a file (.csv, .tsv,
             .json, .jsonl, .parquet, .txt).
-        methods: of "raw", "rollout", "flow"; or a dict of options or functions:
+        methods: methods that need attention, by their names in :func:`attnflow.methods` (by default raw attention,
+            rollout and flow); or a dict of options or functions:
             ``{"rollout 0.2": {"method": "rollout", "residual": 0.2}, "mine": my_function}``.
-        references: of "gradient", "gradient-paper", "input_x_gradient", "integrated_gradients", "gradient_shap",
-            "blankout", "blankout-delete", "blankout-unk", …; or a dict as for ``methods``.
+        references: methods that need the model, by their names (by default gradient and blank-out); or a dict as for
+            ``methods``.
         correlation: one or several of "spearman", "kendall", "weighted_kendall", "top_k_kendall", "pearson" and the
             legacy "spearman_dense"; see :func:`attnflow.correlate`.
         layers: only these, by true number (negatives from the top); None for all.
@@ -95,7 +97,14 @@ def compare(
         raise SelectionError(f"engine={engine!r} is not known. Use one of: {', '.join(ENGINES)}.")
     rest: dict[str, Any] = {"position": position, "unit": unit, "k": k, "max_length": max_length}
     plan = make_plan(
-        methods, references, correlation, special_tokens, layers, batch_size=batch_size, on_error=on_error, **rest
+        names("attention", shown=True) if methods is None else methods,
+        names("model", shown=True) if references is None else references,
+        correlation,
+        special_tokens,
+        layers,
+        batch_size=batch_size,
+        on_error=on_error,
+        **rest,
     )
     columns: dict[str, Any] = {"text_column": text_column, "target_column": target_column}
     data = open_data(dataset, split=split, streaming=streaming, limit=limit, **columns)

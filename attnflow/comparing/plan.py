@@ -3,59 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from attnflow.correlation import METHODS as CORRELATIONS
 from attnflow.errors import SelectionError
+from attnflow.scoring.registry import MethodCall, Spec, calls
 
-Spec = str | Sequence[str] | Mapping[str, Any]
-
-ATTENTION = {
-    "raw": "attnflow.scoring.raw:raw",
-    "rollout": "attnflow.scoring.rollout:rollout",
-    "flow": "attnflow.scoring.flow.flow:flow",
-}
-_GRADIENT, _BLANKOUT = "attnflow.scoring.gradient:attribute", "attnflow.scoring.blankout:attribute"
-REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
-    "gradient": (_GRADIENT, {"method": "saliency"}),
-    "gradient-paper": (_GRADIENT, {"method": "saliency", "reduce": "paper"}),
-    "input_x_gradient": (_GRADIENT, {"method": "input_x_gradient"}),
-    "integrated_gradients": (_GRADIENT, {"method": "integrated_gradients"}),
-    "gradient_shap": (_GRADIENT, {"method": "gradient_shap"}),
-    "blankout": (_BLANKOUT, {}),
-    "blankout-mask": (_BLANKOUT, {"blank": "mask"}),
-    "blankout-unk": (_BLANKOUT, {"blank": "unk"}),
-    "blankout-pad": (_BLANKOUT, {"blank": "pad"}),
-    "blankout-delete": (_BLANKOUT, {"blank": "delete"}),
-    "blankout-mean-embedding": (_BLANKOUT, {"blank": "mean-embedding"}),
-}
 UNITS = ("token", "word")
-
-
-@dataclass(frozen=True)
-class Step:
-    """One method or reference: its name in the table, the function and its options."""
-
-    name: str
-    kind: str
-    options: dict[str, Any]
-    function: Callable[..., Any] = field(compare=False)
-
-    def settings(self) -> dict[str, Any]:
-        """How it is told apart from another one of the same name."""
-        return {"function": self.kind, **self.options}
 
 
 @dataclass(frozen=True)
 class Plan:
     """Everything that decides what the records are; see :func:`attnflow.compare`."""
 
-    methods: tuple[Step, ...]
-    references: tuple[Step, ...]
+    methods: tuple[MethodCall, ...]
+    references: tuple[MethodCall, ...]
     correlations: tuple[str, ...]
     special: tuple[bool, ...]
     layers: tuple[int, ...] | None = None
@@ -98,42 +62,13 @@ def make_plan(
         if value not in known:
             raise SelectionError(f"{argument}={value!r} is not known. Use one of: {', '.join(known)}.")
     return Plan(
-        steps_of("methods", methods, {name: (where, {}) for name, where in ATTENTION.items()}),
-        steps_of("references", references, REFERENCES),
+        calls("methods", methods, "attention"),
+        calls("references", references, "model"),
         chosen,
         (False, True) if special_tokens is None else (special_tokens,),
         (layers,) if isinstance(layers, int) else None if layers is None else tuple(layers),
         **rest,
     )
-
-
-def steps_of(argument: str, spec: Spec, known: Mapping[str, tuple[str, dict[str, Any]]]) -> tuple[Step, ...]:
-    """The steps that ``spec`` names, with the options it gives; ``known`` has each one's function and own options."""
-    given = {spec: {}} if isinstance(spec, str) else spec if isinstance(spec, Mapping) else {name: {} for name in spec}
-    if not given:
-        raise SelectionError(f"{argument} is empty: choose from {', '.join(known)}.")
-    return tuple(_step(argument, name, value, known) for name, value in given.items())
-
-
-def _step(argument: str, name: str, value: Any, known: Mapping[str, tuple[str, dict[str, Any]]]) -> Step:
-    if callable(value):
-        return Step(name, f"{value.__module__}.{value.__qualname__}", {}, value)
-    options = dict(value or {})
-    base = options.pop("method", name)
-    if base not in known:
-        raise SelectionError(
-            f"{argument}: {base!r} is not known. Use {', '.join(known)}, or a function:  "
-            f"{argument}={{{name!r}: my_function}}"
-        )
-    where, defaults = known[base]
-    module, attribute = where.split(":")
-    function = getattr(importlib.import_module(module), attribute)
-    accepted = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    names = [p.name for p in accepted if p.name not in ("position", "layer", "tokens")]
-    wrong = [o for o in options if o not in (*names, "score")]
-    if wrong:
-        raise SelectionError(f"{argument}: {name!r} has no option {wrong[0]!r}. Its options: {', '.join(names)}.")
-    return Step(name, base, {**defaults, **options}, function)
 
 
 def identity(model: Any, tokenizer: Any) -> dict[str, Any]:

@@ -1,148 +1,176 @@
-"""All records of one example: run the model, score the inputs in every way, correlate."""
+"""The one scorer: the inputs of one example, scored by methods and references, and correlated.
+
+compare runs it over a data set, audit and probes over their own examples.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.comparing.plan import Plan, Step
-from attnflow.correlation import coefficients, tie_share, tie_shares
-from attnflow.errors import AttnFlowError, SelectionError, ShapeError
-from attnflow.inputs.datasets import Row
-from attnflow.inputs.example import Example, one_example, ready
+from attnflow.attention import SINK, Attention
+from attnflow.capturing.capture import capture
+from attnflow.correlation import coefficients, kendall_p_values, tie_share, tie_shares
+from attnflow.errors import SelectionError, ShapeError
+from attnflow.inputs.example import Example
 from attnflow.inputs.target import Goal
 from attnflow.relevance import Relevance
+from attnflow.scoring.registry import MethodCall
 from attnflow.select import pick_layer
-from attnflow.tokens import Tokens
+from attnflow.tokens import Tokens, group_words
 
 Scores = npt.NDArray[np.float64]
 
 
-class Worker:
-    """Makes records with one model; the same here and on every machine of a cluster."""
+@dataclass(eq=False)
+class Costs:
+    """Seconds by part."""
 
-    def __init__(self, model: Any, tokenizer: Any, plan: Plan) -> None:
-        if isinstance(model, str):
-            from attnflow.models.loading import load
-
-            model, loaded = load(model)
-            tokenizer = loaded if tokenizer is None else tokenizer
-        self.model, self.tokenizer, self.plan = model, tokenizer, plan
-        self.costs: dict[str, float] = {}
-
-    def take_costs(self) -> dict[str, float]:
-        """Seconds by part since the last time."""
-        costs, self.costs = self.costs, {}
-        return costs
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
+    def timed(self, part: str) -> Iterator[None]:
+        """Add the time that the block takes."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.costs[part] = self.costs.get(part, 0.0) + time.perf_counter() - start
-
-    def records(self, row: Row) -> list[dict[str, Any]]:
-        """One record for each method, reference, correlation and layer, with and without special tokens."""
-        head = {"example": row.number, "digest": row.digest}
-        try:
-            return [{**head, **record} for record in self._records(row)]
-        except AttnFlowError as error:
-            if self.plan.on_error == "skip":
-                return [{**head, "error": str(error)}]
-            raise type(error)(
-                f"Example {row.number}: {error}\nLeave such examples out by on_error='skip' (--skip-errors)."
-            ) from error
-
-    def _records(self, row: Row) -> list[dict[str, Any]]:
-        with ready(self.model) as model:
-            with self._timed("encode"):
-                example = one_example(model, self.tokenizer, row.text, self.plan.max_length)
-                goal, _ = example.goal(row.target, self.plan.position, None)
-            tokens, scores = self._methods(model, example, goal)
-            references = {step.name: self._reference(step, example, goal, tokens) for step in self.plan.references}
-        with self._timed("correlate"):
-            return [{"target": goal.label, **record} for record in self._correlated(tokens, scores, references)]
-
-    def _methods(self, model: Any, example: Example, goal: Goal) -> tuple[Tokens, dict[str, tuple[list[int], Scores]]]:
-        """Names of the compared units, and for each method its layers and ``[layers, units]``."""
-        from attnflow.capturing.capture import capture
-
-        with self._timed("capture"):
-            attention = capture(model, self.tokenizer, inputs=example.inputs)
-        out: dict[str, tuple[list[int], Scores]] = {}
-        tokens = example.tokens
-        for step in self.plan.methods:
-            with self._timed(step.name):
-                found = step.function(attention, position=example.place(goal, self.plan.position), **step.options)
-                aligned = aligned_to(found, example.tokens)
-                aligned = aligned.words() if self.plan.unit == "word" else aligned
-                kept = self._layers(aligned)
-                tokens = aligned.tokens
-                out[step.name] = kept, aligned.scores[[list(aligned.layers).index(i) for i in kept]]
-        return tokens, out
-
-    def _layers(self, found: Relevance) -> list[int]:
-        if self.plan.layers is None:
-            return [int(i) for i in found.layers]
-        return [int(found.layers[pick_layer(i, found.layers)]) for i in self.plan.layers]
-
-    def _reference(self, step: Step, example: Example, goal: Goal, tokens: Tokens) -> Scores:
-        with self._timed(step.name):
-            options = dict(step.options)
-            if step.function.__module__ == "attnflow.scoring.gradient":
-                goal = _scored(goal, options.pop("score", None), options.get("reduce"))
-                found = step.function(example, goal, example.outputs, batch_size=self.plan.batch_size, **options)
-                found = found.words() if self.plan.unit == "word" else found
-            elif step.function.__module__ == "attnflow.scoring.blankout":
-                options = {"batch_size": self.plan.batch_size, **options, "unit": self.plan.unit}
-                found = step.function(example, goal, example.outputs, **options)
-            else:
-                found = step.function(self.model, self.tokenizer, example.inputs)
-            scores = found.scores.reshape(-1) if isinstance(found, Relevance) else np.asarray(found).reshape(-1)
-        if len(scores) != len(tokens):
-            raise ShapeError(f"The reference {step.name} scores {len(scores)} inputs, the methods {len(tokens)}.")
-        return np.asarray(scores, np.float64)
-
-    def _correlated(
-        self, tokens: Tokens, scores: Mapping[str, tuple[list[int], Scores]], references: Mapping[str, Scores]
-    ) -> Iterator[dict[str, Any]]:
-        """All methods against one reference at a time: one ranking for all their layers."""
-        names = [(method, layer) for method, (layers, _) in scores.items() for layer in layers]
-        stacked = np.concatenate([rows for _, rows in scores.values()])
-        plain = ~np.array(tokens.special, bool)
-        for special in self.plan.special:
-            for reference, ref in references.items():
-                keep = np.isfinite(ref) & np.isfinite(stacked).all(0) & (plain | special)
-                rows, one = stacked[:, keep], ref[keep]
-                ties = tie_shares(rows)
-                shared = {"reference": reference, "special": special, "n": int(keep.sum()),
-                          "reference_ties": tie_share(one)}  # fmt: skip
-                for kind in self.plan.correlations:
-                    values = coefficients(rows, one, kind, self.plan.k)
-                    for (method, layer), value, tied in zip(names, values, ties, strict=True):
-                        yield {**shared, "method": method, "layer": layer, "correlation": kind,
-                               "value": float(value), "ties": float(tied)}  # fmt: skip
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
-def _scored(goal: Goal, score: str | None, reduce: str | None) -> Goal:
-    """Gradients are of logits unless asked otherwise; a single output has no other score."""
-    if goal.kind not in ("classification", "token") or goal.score == "logit":
-        return goal
-    return replace(goal, score=score or ("prob" if reduce == "paper" else "logit"))
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """One example scored in one way: rows are layers, columns the compared units (tokens or words)."""
+
+    rows: Scores
+    layers: tuple[int | str, ...]
+    result: Relevance | None = None
+
+
+@dataclass(eq=False)
+class Scorer:
+    """Scores one example by any number of methods; the model is run once for its attention.
+
+    Attributes:
+        example: what the model is given.
+        goal: the number that is explained.
+        position: the output position whose attention is read; by default the one that is explained.
+        unit: "token" or "word".
+        heads: how the heads are brought down to one matrix per layer.
+        batch_size: the largest number of variants of the example in one forward pass.
+        costs: what each part took.
+    """
+
+    example: Example
+    goal: Goal
+    position: int | str | None = None
+    unit: str = "token"
+    heads: Any = "mean"
+    batch_size: int = 32
+    costs: Costs = field(default_factory=Costs)
+
+    @cached_property
+    def attention(self) -> Attention:
+        """The attention of the example."""
+        with self.costs.timed("capture"):
+            inputs = self.example.inputs
+            return capture(self.example.model, self.example.tokenizer, inputs=inputs, heads=self.heads)
+
+    @cached_property
+    def place(self) -> int | str:
+        """The row of attention that is read; a pooling layer has one row, whatever the position."""
+        return 0 if self.pooled else self.example.place(self.goal, self.position)
+
+    @property
+    def pooled(self) -> bool:
+        """True if the attention is that of a pooling layer: fewer queries than keys, and no stack to follow."""
+        blocks = self.attention.blocks
+        return len(blocks) == 1 and any(w.shape[-2] == 1 < w.shape[-1] for w in self.attention.only.weights)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Names of the compared units."""
+        return self.example.tokens if self.unit == "token" else group_words(self.example.tokens).tokens
+
+    def score(self, call: MethodCall) -> Scored:
+        """The scores of one method over the compared units."""
+        call = call.offered(batch_size=self.batch_size, unit=self.unit)
+        if call.method.needs == "attention":
+            place, attention = self.place, self.attention
+            with self.costs.timed(call.name):
+                found: Any = call.run(self.example, self.goal, attention, place)
+                return self._by_attention(found)
+        with self.costs.timed(call.name):
+            found = call.run(self.example, self.goal)
+            if isinstance(found, Relevance) and self.unit == "word" and "unit" not in call.method.options:
+                found = found.words()
+        return self._by_model(call.name, found)
+
+    def _by_attention(self, found: Any) -> Scored:
+        aligned = aligned_to(found, self.example.tokens)
+        aligned = aligned.words() if self.unit == "word" else aligned
+        return Scored(np.asarray(aligned.scores, np.float64), aligned.layers, aligned)
+
+    def _by_model(self, name: str, found: Any) -> Scored:
+        scores = found.scores if isinstance(found, Relevance) else np.asarray(found, np.float64)
+        row = np.asarray(scores, np.float64).reshape(-1)
+        if len(row) != len(self.tokens):
+            raise ShapeError(f"The reference {name} scores {len(row)} inputs, the methods {len(self.tokens)}.")
+        return Scored(row[None], ("input",), found if isinstance(found, Relevance) else None)
+
+
+def at_layers(found: Scored, layers: Sequence[int] | None) -> Scored:
+    """Only these layers, by true number (negatives from the top); None for all."""
+    if layers is None or found.layers == ("input",):
+        return found
+    kept = [pick_layer(i, found.layers) for i in layers]
+    return replace(found, rows=found.rows[kept], layers=tuple(found.layers[i] for i in kept))
+
+
+def correlated(
+    tokens: Tokens,
+    methods: Mapping[str, Scored],
+    references: Mapping[str, Scored],
+    *,
+    correlations: Sequence[str] = ("spearman",),
+    special: Sequence[bool] = (False,),
+    k: int = 5,
+    p_values: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """One record per method, layer, reference, correlation and choice about special tokens.
+
+    All methods go against one reference at a time: one ranking serves all their layers. A position for which a method
+    or the reference has no number is left out. ``p_values`` adds those of Kendall's τ.
+    """
+    names = [(method, layer) for method, found in methods.items() for layer in found.layers]
+    stacked = np.concatenate([found.rows for found in methods.values()])
+    plain = ~np.array(tokens.special, bool)
+    for with_special in special:
+        for reference, other in references.items():
+            ref = other.rows[0]
+            keep = np.isfinite(ref) & np.isfinite(stacked).all(0) & (plain | with_special)
+            rows, one = stacked[:, keep], ref[keep]
+            ties = tie_shares(rows)
+            shared = {"reference": reference, "special": with_special, "n": int(keep.sum()),
+                      "reference_ties": tie_share(one)}  # fmt: skip
+            for kind in correlations:
+                values = coefficients(rows, one, kind, k)
+                chance = kendall_p_values(rows, one) if p_values else None
+                for i, (method, layer) in enumerate(names):
+                    record = {**shared, "method": method, "layer": layer, "correlation": kind,
+                              "value": float(values[i]), "ties": float(ties[i])}  # fmt: skip
+                    yield record if chance is None else {**record, "p": float(chance[i])}
 
 
 def aligned_to(found: Any, tokens: Tokens) -> Relevance:
     """The scores of a method over the tokens that the references score."""
-    from attnflow.attention import SINK
-
     if not isinstance(found, Relevance) or found.scores.ndim != 2:
         raise SelectionError(
             f"A method gave {found!r}, and a Relevance of one position, [layers, keys], is needed:  "

@@ -18,7 +18,8 @@ from attnflow.capturing import state
 from attnflow.errors import InputError, SelectionError, ShapeError
 from attnflow.inputs.embedding import run
 from attnflow.inputs.naming import plain_tokenizer
-from attnflow.inputs.target import Goal, Target, settle
+from attnflow.inputs.target import Goal, Target, full_output, settle
+from attnflow.select import read_position
 from attnflow.tokens import Tokens, join
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class Example:
         goal = settle(self.model, self.tokenizer, self.outputs, self.queries, target, position, score)
         return goal, self.outputs
 
+    def predicted(self, position: int | str | None = None) -> Goal:
+        """What the model predicted; ``position`` counts only where the model has an output for each position."""
+        several = full_output(self.outputs).ndim == 3
+        return self.goal(None, position if several else None, None)[0]
+
     def lean(self, goal: Goal) -> dict[str, Any]:
         """The inputs, without logits that nothing reads: those of a whole batch are larger than all else."""
         last = goal.position is not None and goal.position == len(self.queries) - 1
@@ -74,7 +80,7 @@ class Example:
             return goal.position
         if position is not None:
             return position
-        return "cls" if "cls" in self.queries.marks and not self.mirrored else "last"
+        return "last" if self.mirrored else read_position(self.queries)
 
     def mirror(self, members: Sequence[int], blank: int | None) -> dict[str, Any] | None:
         """The inputs of a mirrored example with some positions blanked (or, for None, deleted), in both its halves.

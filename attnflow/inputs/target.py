@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from attnflow.errors import SelectionError
-from attnflow.select import pick_position
+from attnflow.select import pick_position, read_position
 from attnflow.tokens import Tokens
 
 Target = int | str | tuple[int | str, int | str] | Callable[[Any], Tensor] | None
@@ -202,7 +202,7 @@ def _position(model: Any, tokens: Tokens, position: int | str | None, has_logits
     if position is not None:
         return pick_position(position, tokens)
     if not has_logits:
-        return tokens.marks.get("cls", len(tokens) - 1)
+        return read_position(tokens)
     if "mask" in tokens.marks and not _generates(model):
         return tokens.marks["mask"]
     if _generates(model):

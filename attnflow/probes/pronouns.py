@@ -16,9 +16,10 @@ import torch
 
 from attnflow.errors import InputError, SelectionError
 from attnflow.probes.rates import Rate, rates
-from attnflow.probes.scoring import METHODS, check_methods, kind_of, log_probabilities, scores, word_ids
+from attnflow.probes.scoring import kind_of, log_probabilities, scores, word_ids
 from attnflow.probes.winobias import GAP, PAPER, PronounExample, Span, read_winobias
 from attnflow.scoring.network import Residual
+from attnflow.scoring.registry import find, names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,7 +110,7 @@ def probe(
     model: Any,
     tokenizer: Any,
     example: PronounExample,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] | None = None,
     mode: str | None = None,
     residual: Residual = 0.5,
     blank: str | int = "auto",
@@ -134,14 +135,18 @@ def probe(
     >>> result.tokens[result.position], result.scores["rollout"].shape
     ('[MASK]', (2, 2))
     """
-    methods = check_methods(methods)
+    methods = names(shown=True) if methods is None else tuple(dict.fromkeys(methods))
+    for name in methods:
+        find(name)
     kind = kind_of(model)
     mode = _mode(mode, kind, example)
     asked = _question(tokenizer, example, kind, mode)
     odds = _odds(model, asked)
     choice = int(odds[1] > odds[0])
     first = (asked.answers[choice][0], asked.answers[1 - choice][0])
-    found = scores(model, tokenizer, asked.encoding, methods, asked.position, first, asked.position, residual, blank)
+    found = scores(
+        model, tokenizer, asked.encoding, methods, asked.position, first, asked.position, residual=residual, blank=blank
+    )
     pairs = {
         name: np.stack([r.scores[:, places].sum(1) for places in asked.referents], 1).astype(np.float64)
         for name, r in found.items()
@@ -238,7 +243,7 @@ def probe_all(
     model: Any,
     tokenizer: Any,
     examples: Sequence[PronounExample],
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] | None = None,
     mode: str | None = None,
     residual: Residual = 0.5,
     blank: str | int = "auto",

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
+from attnflow.comparing.scorer import Scorer
 from attnflow.errors import InputError, SelectionError
+from attnflow.inputs.example import one_example, ready
 from attnflow.relevance import Relevance
-from attnflow.scoring.network import Residual
+from attnflow.scoring.registry import calls
 
-ATTENTION = ("raw", "rollout", "flow")
-REFERENCES = ("gradient", "blankout")
-METHODS = (*ATTENTION, *REFERENCES)
 KINDS = ("classifier", "masked", "causal")
 
 
@@ -40,14 +39,6 @@ def kind_of(model: Any, labels: Sequence[str] = ()) -> str:
         f"{name} has none of the heads that this probe reads: it needs {wanted}a masked or a causal language model. "
         "Load it with its head:  AutoModelForMaskedLM.from_pretrained(name), or AutoModelForCausalLM"
     )
-
-
-def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """The methods, once each; an unknown one is an error."""
-    for name in methods:
-        if name not in METHODS:
-            raise SelectionError(f"method {name!r} is not known. Use some of: {', '.join(METHODS)}.")
-    return tuple(dict.fromkeys(methods))
 
 
 def word_ids(tokenizer: Any, word: str, spaced: bool = True) -> list[int]:
@@ -83,38 +74,29 @@ def scores(
     position: int | str,
     target: Any,
     read: int | None = None,
-    residual: Residual = 0.5,
-    blank: str | int = "auto",
-    reduce: str = "abs_sum",
+    **options: Any,
 ) -> dict[str, Relevance]:
-    """Scores of every method for one output position of one example: ``[layers, keys]``, ``[1, keys]`` for references.
+    """Scores of every method for one output position of one example: rows are layers, columns input positions.
 
     Args:
         position: the row of attention: the position at which the model decides.
-        target: the class or token, or pair of them, that gradients and blank-out explain.
-        read: the output position at which they read it; None where the model gives one output for the whole text.
+        target: the class or token, or pair of them, that is explained.
+        read: the output position at which it is read; None where the model gives one output for the whole text.
+        options: given to those methods that take them (``residual``, ``blank``, ``reduce``).
     """
-    from attnflow import raw, rollout
-    from attnflow.capturing.capture import capture
-    from attnflow.scoring.blankout import blankout
-    from attnflow.scoring.flow.flow import flow
-    from attnflow.scoring.gradient import gradient
-
-    out: dict[str, Relevance] = {}
-    if any(m in ATTENTION for m in methods):
-        attention = capture(model, tokenizer, encoding)
-        for name in methods:
-            if name == "raw":
-                out[name] = raw(attention, position=position)
-            elif name in ATTENTION:
-                out[name] = {"rollout": rollout, "flow": flow}[name](attention, position=position, residual=residual)
-    pair = isinstance(target, tuple)
-    if "gradient" in methods:
-        out["gradient"] = gradient(model, tokenizer, encoding, target=target, position=read, reduce=reduce)
-    if "blankout" in methods:
-        score = "logit" if pair else "prob"
-        out["blankout"] = blankout(model, tokenizer, encoding, target=target, position=read, blank=blank, score=score)
-    return {name: out[name] for name in methods}
+    with ready(model) as module:
+        example = one_example(module, tokenizer, encoding)
+        goal, _ = example.goal(target, read, None)
+        scorer = Scorer(example, goal, position)
+        out: dict[str, Relevance] = {}
+        for call in calls("methods", tuple(methods)):
+            # Blank-out of a pair of tokens compares their logits: probabilities of both may be tiny.
+            pair = {"score": "logit"} if isinstance(target, tuple) and "blank" in call.method.options else {}
+            found = scorer.score(call.offered(**options, **pair)).result
+            if found is None:
+                raise SelectionError(f"{call.name} gave no Relevance, and the probe reads its tokens and layers.")
+            out[call.name] = found
+    return out
 
 
 _NO_SPACE_BEFORE = re.compile(r" (?=(?:[.,;:!?%)\]]|'s\b|n't\b|'re\b|'ve\b|'ll\b|'d\b))")

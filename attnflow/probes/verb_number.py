@@ -21,8 +21,9 @@ from attnflow.models.shipped import LABELS
 from attnflow.models.shipped import load as load
 from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean, Rate, rates
-from attnflow.probes.scoring import ATTENTION, REFERENCES, check_methods, kind_of, natural, scores, word_ids
+from attnflow.probes.scoring import kind_of, natural, scores, word_ids
 from attnflow.scoring.network import Residual
+from attnflow.scoring.registry import find, names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,8 +188,8 @@ def layers(
     model: Any,
     tokenizer: Any,
     examples: Sequence[VerbExample],
-    methods: Sequence[str] = ATTENTION,
-    references: Sequence[str] = REFERENCES,
+    methods: Sequence[str] | None = None,
+    references: Sequence[str] | None = None,
     correlation: str = "spearman",
     special_tokens: bool = True,
     residual: Residual = 0.5,
@@ -202,14 +203,19 @@ def layers(
     before the verb) is compared with the importance of the inputs for the right form: a classifier's right class, a
     language model's right form against the wrong one. ``blank="unk"`` and ``reduce="paper"`` are the paper's choices.
     """
-    if not check_methods([*methods, *references]) or not methods or not references:
+    methods = tuple(names("attention", shown=True) if methods is None else dict.fromkeys(methods))
+    references = tuple(names("model", shown=True) if references is None else dict.fromkeys(references))
+    if not methods or not references:
         raise SelectionError("At least one attention method and one reference are compared: methods=, references=.")
+    for name in (*methods, *references):
+        find(name)
     collected: dict[tuple[str, str], list[npt.NDArray[np.float64]]] = {(m, r): [] for r in references for m in methods}
     numbers: tuple[int | str, ...] = ()
     settings: dict[str, Any] = {}
     total = len(examples)
     for done, found in enumerate(
-        _each(model, tokenizer, examples, [*methods, *references], residual, blank, reduce), 1
+        _scored(model, tokenizer, examples, [*methods, *references], residual=residual, blank=blank, reduce=reduce),
+        1,
     ):
         for (method, reference), rows in collected.items():
             c = correlate(found[method], found[reference], correlation, special_tokens=special_tokens)
@@ -223,15 +229,10 @@ def layers(
     return Layers({key: np.stack(rows) for key, rows in collected.items()}, numbers, settings)
 
 
-def _each(
-    model: Any,
-    tokenizer: Any,
-    examples: Sequence[VerbExample],
-    methods: Sequence[str],
-    residual: Residual,
-    blank: str | int,
-    reduce: str,
+def _scored(
+    model: Any, tokenizer: Any, examples: Sequence[VerbExample], methods: Sequence[str], **options: Any
 ) -> Iterator[dict[str, Any]]:
+    """The scores of every method for each example that the model can be asked."""
     kind = kind_of(model, LABELS)
     for example in examples:
         asked = query(model, tokenizer, example, kind)
@@ -241,6 +242,4 @@ def _each(
         encoding = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         target = asked.right if kind == "classifier" else (asked.right, asked.wrong)
         read = None if kind == "classifier" else asked.position
-        yield scores(
-            model, tokenizer, encoding, methods, asked.position, target, read, residual, blank, reduce
-        )  # fmt: skip
+        yield scores(model, tokenizer, encoding, methods, asked.position, target, read, **options)

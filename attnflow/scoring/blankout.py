@@ -82,15 +82,14 @@ def blankout(
         for example in found:
             settle_blank(example, blank)
         for example in found:
-            goal, outputs = example.goal(target, position, score if score in SCORES else None)
-            results.append(attribute(example, goal, outputs, batch_size=batch_size, **chosen))
+            goal, _ = example.goal(target, position, score if score in SCORES else None)
+            results.append(blankout_of(example, goal, batch_size=batch_size, **chosen))
     return results[0] if single else results
 
 
-def attribute(
+def blankout_of(
     example: Example,
     goal: Goal,
-    outputs: Any,
     *,
     blank: str | int = "auto",
     score: str | None = None,
@@ -98,8 +97,9 @@ def attribute(
     signed: bool = False,
     batch_size: int = 32,
 ) -> Relevance:
-    """:func:`blankout` for an example whose goal is known, with the outputs from which it was settled."""
+    """:func:`blankout` for an example whose goal is known."""
     _check(score, unit, batch_size)
+    outputs = example.outputs
     blank = settle_blank(example, blank)
     if score in SCORES and goal.kind in ("classification", "token"):
         goal = replace(goal, score=score)

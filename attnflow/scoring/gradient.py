@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
@@ -96,26 +97,29 @@ def gradient(
     with ready(model) as module:
         found, single = examples(module, tokenizer, text, **options)
         for example in found:
-            goal, outputs = example.goal(target, position, wanted or "logit")
-            results.append(attribute(example, goal, outputs, batch_size=batch_size, route=route, seed=seed, **chosen))
+            goal, _ = example.goal(target, position, wanted or "logit")
+            given: dict[str, Any] = {"score": wanted, "batch_size": batch_size, "route": route, "seed": seed}
+            results.append(gradient_of(example, goal, **given, **chosen))
     return results[0] if single else results
 
 
-def attribute(
+def gradient_of(
     example: Example,
     goal: Goal,
-    outputs: Any,
     *,
     method: str = "saliency",
     reduce: str = "abs_sum",
+    score: str | None = None,
     baseline: str | int = "zero",
     steps: int = 32,
     batch_size: int = 32,
     route: str = "auto",
     seed: int = 0,
 ) -> Relevance:
-    """:func:`gradient` for an example whose goal is known, with the outputs from which it was settled."""
+    """:func:`gradient` for an example whose goal is known."""
     _check(method, reduce, steps, batch_size)
+    outputs = example.outputs
+    goal = _scored(goal, score, reduce)
     goal = runner_up(goal, outputs) if reduce == "paper" else goal
     with differentiable():
         embedder = None if example.patches is not None else find(example.model, example.inputs, route)
@@ -138,6 +142,13 @@ def attribute(
         settings |= {"baseline": baseline, "steps": steps, "convergence_delta": delta}
     known: dict[str, Any] = {"position": goal.position, "target": goal.label}
     return Relevance(scores[None], example.tokens, ("input",), "gradient", settings, example.name, **known)
+
+
+def _scored(goal: Goal, score: str | None, reduce: str) -> Goal:
+    """Gradients are of logits unless asked otherwise; a single output has no other score."""
+    if goal.kind not in ("classification", "token") or goal.score == "logit":
+        return goal
+    return replace(goal, score=score or ("prob" if reduce == "paper" else "logit"))
 
 
 def _check(method: str, reduce: str, steps: int, batch_size: int) -> None:

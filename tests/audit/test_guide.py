@@ -97,7 +97,7 @@ def test_weights_of_another_model_are_refused(data, model, tmp_path):
 
 
 def test_bad_choices_are_refused(data, model):
-    with pytest.raises(AttnFlowError, match="guide 'lime' is not known. Use 'raw', 'rollout'"):
+    with pytest.raises(AttnFlowError, match="guide 'lime' is not known. Use some of: raw, rollout"):
         guide(lstm, data, guides=["lime"])
     with pytest.raises(AttnFlowError, match="guide 'lime' is not known"):
         guide_weights("lime", model, data, Look())

@@ -127,7 +127,7 @@ def test_a_file_that_exists_is_refused_before_anything_runs(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--method", "grad"], "--method grad is not known. Use raw, rollout, flow, gradient, blankout."),
+        (["--method", "grad"], "--method 'grad' is not known. Use some of: raw, rollout, flow, direct,"),
         (["--position", "middle"], "--position middle is not known. Use a number, cls, last or mask."),
         (["--position", "99"], "position=99, but there are 7 positions: use -7 to 6."),
         (["--position", "mask"], "position='mask', but the input has no mask token"),
