@@ -1,4 +1,4 @@
-"""How far apart two outputs of a model are, row by row; logits are taken as distributions by their softmax."""
+"""Distances between two outputs of a model, row by row; logits become distributions by a softmax."""
 
 from __future__ import annotations
 

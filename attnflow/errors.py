@@ -19,7 +19,7 @@ class ShapeError(AttnFlowError):
 
 
 class WeightsError(AttnFlowError):
-    """Attention weights are not weights: NaN, negative, or rows that do not sum to one."""
+    """An array cannot be attention weights: it holds NaN or negative numbers, or its rows do not sum to one."""
 
 
 class InputError(AttnFlowError):

@@ -21,7 +21,7 @@ Parts = Mapping[str, Callable[[], Any]]
 
 @dataclass(frozen=True)
 class Document:
-    """A text, and the files that it refers to, by name: they are written beside it."""
+    """A text, and the files that it refers to, by name; they are written to the same folder."""
 
     text: str
     files: Mapping[str, bytes] = field(default_factory=dict)

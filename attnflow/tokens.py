@@ -24,7 +24,7 @@ class Tokens(tuple[str, ...]):
     """The names of the positions of one input.
 
     Args:
-        texts: one string a position.
+        texts: one string per position.
         special: True where the tokenizer added the token ([CLS], </s>); all False by default.
         word_ids: the number of the word that a token belongs to, None for tokens outside any word;
             by default each token that is not special is a word of its own.
@@ -76,7 +76,7 @@ class Tokens(tuple[str, ...]):
         return cls(f"{prefix}{i}" for i in range(n))
 
     def take(self, positions: Sequence[int]) -> Tokens:
-        """The tokens at ``positions``, with all that is known of them."""
+        """The tokens at ``positions``, with everything that is known about them."""
         where = {p: i for i, p in enumerate(positions)}
         return Tokens(
             [self[p] for p in positions],
@@ -142,14 +142,14 @@ class Grouping:
         return out
 
     def sum_keys(self, scores: Array) -> Array:
-        """``[..., positions]`` → ``[..., groups]``: what a word gives is the sum of what its pieces give.
+        """``[..., positions]`` → ``[..., groups]``: the score of a word is the sum of the scores of its pieces.
 
         A missing score (NaN) is missing in its own word only.
         """
         return np.asarray(np.add.reduceat(scores, [positions[0] for positions in self.members], axis=-1))
 
     def mean_queries(self, scores: Array) -> Array:
-        """``[..., positions, keys]`` → ``[..., groups, keys]``: a word asks as its pieces do on average."""
+        """``[..., positions, keys]`` → ``[..., groups, keys]``: a word's row is the mean of its pieces' rows."""
         m = self.matrix
         return np.asarray((m / m.sum(1, keepdims=True)) @ scores)
 

@@ -43,10 +43,10 @@ def _version(value: bool) -> None:
 def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and leave.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What both options mean is in their help."""
+    """The help of each option says what it does."""
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -21,32 +21,48 @@ def audit_command(
         str, typer.Argument(help="A hub name or folder; or lstm (the papers' model) or transformer, trained here.")
     ],
     data: Annotated[str, typer.Argument(help="Texts: a file (.csv, .tsv, .jsonl, .txt, …) or a dataset's name.")],
-    text_column: Annotated[str | None, typer.Option(help="The text's column. [default: text or sentence]")] = None,
-    label_column: Annotated[str | None, typer.Option(help="The label's column; needed to train.")] = None,
-    valid: Annotated[str | None, typer.Option(help="To stop training by. [default: 15 % of DATA]")] = None,
-    test: Annotated[str | None, typer.Option(help="Measured at the end. [default: 15 % of DATA]")] = None,
-    limit: Annotated[int, typer.Option(help="Texts for correlation, permutation and adversary.", min=1)] = 200,
-    rows: Annotated[int | None, typer.Option(help="Only the first so many rows of DATA.", min=1)] = None,
-    layers: Annotated[str, typer.Option(help="True numbers by commas, or all, for the first three.")] = "-1",
-    permutations: Annotated[int, typer.Option(help="Of permutation.", min=1)] = 100,
-    epsilon: Annotated[float, typer.Option(help="How far the adversary's output may go (TVD).")] = 0.01,
-    steps: Annotated[int, typer.Option(help="Of the adversary's search.", min=1)] = 500,
-    seeds: Annotated[str, typer.Option(help="Of seeds, by commas.")] = "1,2,3,4",
-    penalties: Annotated[str, typer.Option(help="The λ of imposter, by commas.")] = "0,0.0001,0.0005,0.001",
-    epochs: Annotated[int, typer.Option(help="At most, of a training.", min=1)] = 8,
-    patience: Annotated[int, typer.Option(help="Epochs without improvement before it stops.", min=1)] = 3,
-    batch: Annotated[int, typer.Option(help="Texts in a step of training.", min=1)] = 32,
+    text_column: Annotated[
+        str | None, typer.Option(help="Name of the text column. [default: text or sentence]")
+    ] = None,
+    label_column: Annotated[str | None, typer.Option(help="Name of the label column; training needs it.")] = None,
+    valid: Annotated[
+        str | None, typer.Option(help="Data that decides when training stops. [default: 15 % of DATA]")
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="Data for the final measurement. [default: 15 % of DATA]")] = None,
+    limit: Annotated[
+        int, typer.Option(help="Number of texts for correlation, permutation and adversary.", min=1)
+    ] = 200,
+    rows: Annotated[int | None, typer.Option(help="Read only this many rows of DATA.", min=1)] = None,
+    layers: Annotated[
+        str, typer.Option(help="Layers for correlation, permutation and adversary: comma-separated numbers, or 'all'.")
+    ] = "-1",
+    permutations: Annotated[int, typer.Option(help="Number of permutations per text.", min=1)] = 100,
+    epsilon: Annotated[
+        float, typer.Option(help="Largest change of the output (TVD) that the adversary may cause.")
+    ] = 0.01,
+    steps: Annotated[int, typer.Option(help="Number of steps of the adversary's search.", min=1)] = 500,
+    seeds: Annotated[str, typer.Option(help="Comma-separated seeds for the experiment 'seeds'.")] = "1,2,3,4",
+    penalties: Annotated[
+        str, typer.Option(help="Comma-separated λ for the experiment 'imposter'.")
+    ] = "0,0.0001,0.0005,0.001",
+    epochs: Annotated[int, typer.Option(help="Maximum number of training epochs.", min=1)] = 8,
+    patience: Annotated[int, typer.Option(help="Epochs without improvement before training stops.", min=1)] = 3,
+    batch: Annotated[int, typer.Option(help="Texts per training step.", min=1)] = 32,
     rate: Annotated[
         float | None, typer.Option(help="Learning rate. [default: lstm 0.001, transformer 0.0003, others 0.00005]")
     ] = None,
-    min_count: Annotated[int, typer.Option(help="lstm, transformer: words rarer than this are unknown.", min=1)] = 2,
-    max_length: Annotated[int, typer.Option(help="Cut longer texts to so many tokens.", min=3)] = 256,
-    seed: Annotated[int, typer.Option(help="Of the base model, the permutations and the split.")] = 0,
-    work: Annotated[Path, typer.Option(help="Folder for checkpoints; what was stopped goes on from there.")] = Path(
+    min_count: Annotated[
+        int, typer.Option(help="For lstm and transformer: words rarer than this are unknown.", min=1)
+    ] = 2,
+    max_length: Annotated[int, typer.Option(help="Cut texts to this many tokens.", min=3)] = 256,
+    seed: Annotated[int, typer.Option(help="Seed of the base model, the permutations and the split.")] = 0,
+    work: Annotated[Path, typer.Option(help="Folder for checkpoints; a stopped run goes on from there.")] = Path(
         "attnflow-audit"
     ),
-    out: Annotated[Path | None, typer.Option("--out", "-o", help=f"The report: {endings(*PARTS)}.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the report if it is there.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help=f"Write the report to this file: {endings(*PARTS)}.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the report if it exists.")] = False,
 ) -> None:
     """Is attention explanation, here? The experiments of the debate on your model and data."""
     wanted = [e.name for e in named(experiment)]

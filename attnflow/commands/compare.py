@@ -18,34 +18,49 @@ def compare_command(
     data: Annotated[
         str, typer.Argument(help="A file (.csv, .tsv, .json, .jsonl, .parquet, .txt) or a dataset's name.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for the records.")],
-    text_column: Annotated[str | None, typer.Option(help="The text's column. [default: text or sentence]")] = None,
-    target_column: Annotated[
-        str | None, typer.Option(help="The column with the class or token to explain. [default: what is predicted]")
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the records.")],
+    text_column: Annotated[
+        str | None, typer.Option(help="Name of the text column. [default: text or sentence]")
     ] = None,
-    methods: Annotated[str, typer.Option(help="Of raw, rollout, flow; separated by commas.")] = "raw,rollout,flow",
+    target_column: Annotated[
+        str | None,
+        typer.Option(help="Name of the column with the class or token to explain. [default: what is predicted]"),
+    ] = None,
+    methods: Annotated[str, typer.Option(help="Comma-separated methods: raw, rollout, flow.")] = "raw,rollout,flow",
     references: Annotated[
-        str, typer.Option(help="Of gradient, input_x_gradient, integrated_gradients, blankout, …; by commas.")
+        str,
+        typer.Option(help="Comma-separated references: gradient, input_x_gradient, integrated_gradients, blankout, …"),
     ] = "gradient,blankout",
-    correlation: Annotated[str, typer.Option(help="Of spearman, kendall, pearson, …; by commas.")] = "spearman",
-    layers: Annotated[str | None, typer.Option(help="Layers by true number, by commas. [default: all]")] = None,
+    correlation: Annotated[
+        str, typer.Option(help="Comma-separated coefficients: spearman, kendall, pearson, …")
+    ] = "spearman",
+    layers: Annotated[
+        str | None, typer.Option(help="Comma-separated layers, by the model's own numbers. [default: all]")
+    ] = None,
     position: Annotated[str | None, typer.Option(help="Output position: a number, cls, last or mask.")] = None,
     special_tokens: Annotated[
-        bool | None, typer.Option("--special/--no-special", help="Count [CLS] and its like. [default: both ways]")
+        bool | None,
+        typer.Option("--special/--no-special", help="Include [CLS] and other special tokens. [default: both ways]"),
     ] = None,
-    unit: Annotated[str, typer.Option(help="token or word.")] = "token",
-    split: Annotated[str | None, typer.Option(help="The split, where DATA is the name of a dataset.")] = None,
-    streaming: Annotated[bool, typer.Option("--streaming", help="Read the data while going.")] = False,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many examples.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Cut longer texts to so many tokens.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Variants of an example in one forward pass.")] = 32,
-    skip_errors: Annotated[bool, typer.Option("--skip-errors", help="Leave out what cannot be scored.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
-    engine: Annotated[str, typer.Option(help="local, or ray for many machines.")] = "local",
-    workers: Annotated[int | None, typer.Option(help="How many, with ray.")] = None,
-    table: Annotated[Path | None, typer.Option(help=f"Also write the table here: {endings(*TABLE)}.")] = None,
-    plot: Annotated[Path | None, typer.Option(help=f"Also draw the layer curves here: {endings(*PLOT)}.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the table and plot.")] = False,
+    unit: Annotated[str, typer.Option(help="What one score stands for: token or word.")] = "token",
+    split: Annotated[str | None, typer.Option(help="The split, if DATA is the name of a dataset.")] = None,
+    streaming: Annotated[bool, typer.Option("--streaming", help="Read the data while the comparison runs.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Use only this many examples.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Cut texts to this many tokens.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Variants of an example per forward pass.")] = 32,
+    skip_errors: Annotated[
+        bool, typer.Option("--skip-errors", help="Leave out examples that cannot be scored.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    engine: Annotated[str, typer.Option(help="Where to compute: local, or ray for many machines.")] = "local",
+    workers: Annotated[int | None, typer.Option(help="Number of workers with ray.")] = None,
+    table: Annotated[Path | None, typer.Option(help=f"Also write the table to this file: {endings(*TABLE)}.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help=f"Also draw the layer curves into this file: {endings(*PLOT)}.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the table and the plot if they exist.")
+    ] = False,
     progress: Annotated[bool, typer.Option("--progress/--no-progress", help="Show a progress bar.")] = True,
 ) -> None:
     """Correlate attention with gradients and blank-out, layer by layer, over a data set."""

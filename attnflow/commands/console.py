@@ -49,7 +49,7 @@ def numbers_of(option: str, value: str | None) -> list[int] | None:
 
 
 def quiet() -> None:
-    """Reports of the loader, such as a pooler that was not saved, do not touch attention and hide the answer."""
+    """Silence the loader: reports such as a pooler that was not saved do not concern attention and hide the answer."""
     import transformers
 
     logging: Any = transformers.logging  # typed as Any: its functions are untyped
@@ -64,7 +64,7 @@ def status(what: str) -> Status:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the error stream, gone when done; called with (done, in all)."""
+    """A bar on the error stream that disappears at the end; it is called with (done, total)."""
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:

@@ -31,16 +31,22 @@ def explain_command(
             help=f"{', '.join(registry.names())}; may be given several times. [default: {BY_DEFAULT}; all for a page]",
         ),
     ] = None,
-    layer: Annotated[int, typer.Option(help="The layer to show, by its true number; negatives from the top.")] = -1,
+    layer: Annotated[
+        int, typer.Option(help="The layer to show, by the model's own number; negative numbers count from the top.")
+    ] = -1,
     position: Annotated[
         str | None, typer.Option(help="Output position: a number, cls, last or mask. [default: cls, else last]")
     ] = None,
-    heads: Annotated[str, typer.Option(help="mean, max, min, or numbers: 3 or 0,2,5.")] = "mean",
+    heads: Annotated[
+        str, typer.Option(help="How heads are combined: mean, max, min, or numbers: 3 or 0,2,5.")
+    ] = "mean",
     residual: Annotated[float, typer.Option(help="Share of the residual connection in rollout and flow.")] = 0.5,
-    words: Annotated[bool, typer.Option("--words", help="Add word pieces up to words.")] = False,
-    drop_special: Annotated[bool, typer.Option("--drop-special", help="Leave out [CLS], </s> and the like.")] = False,
+    words: Annotated[bool, typer.Option("--words", help="Sum word pieces to words.")] = False,
+    drop_special: Annotated[
+        bool, typer.Option("--drop-special", help="Leave out [CLS], </s> and other special tokens.")
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help=f"Write to a file: {ENDINGS}.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Explain one text: tokens × methods at a layer, for one output position."""
     from attnflow.models.loading import load

@@ -13,7 +13,7 @@ from attnflow.errors import AttnFlowError
 def models_command(
     only: Annotated[str | None, typer.Argument(help="A model type, for instance bert.")] = None,
 ) -> None:
-    """What can be captured in the installed transformers, and how."""
+    """List which model types of the installed transformers can be captured, and how."""
     from attnflow.models.families import families, tried_with
 
     found = families()

@@ -23,10 +23,10 @@ PARTS = ("frame", "json")
 Model = Annotated[
     str, typer.Argument(help="A hub name, a folder, a .gguf file, or 'inside' for the model of the package.")
 ]
-Limit = Annotated[int, typer.Option(help="At most so many examples.", min=1)]
-Methods = Annotated[list[str] | None, typer.Option("--method", "-m", help="One method; may be given several times.")]
+Limit = Annotated[int, typer.Option(help="Maximum number of examples.", min=1)]
+Methods = Annotated[list[str] | None, typer.Option("--method", "-m", help="A method; may be repeated.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help=f"Write the layer table to a {endings(*PARTS)} file.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
 
 @app.command("verb-number")
@@ -34,12 +34,14 @@ def verb_number(
     model: Model = INSIDE,
     data: Annotated[
         str | None,
-        typer.Option(help="A .text/.gold, .tsv, .tsv.gz or .jsonl file, or a name of datasets. [default: grammar]"),
+        typer.Option(
+            help="A .text/.gold, .tsv, .tsv.gz or .jsonl file, or the name of a dataset. [default: own grammar]"
+        ),
     ] = None,
     limit: Limit = 200,
     layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Also compare attention with gradients.")] = True,
     methods: Methods = None,
-    seed: Annotated[int, typer.Option(help="Of the package's own grammar.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the package's own grammar.")] = 0,
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> None:

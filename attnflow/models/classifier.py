@@ -1,4 +1,4 @@
-"""What the package's own models share: the manners of a Hugging Face classifier, and a place in the Auto classes."""
+"""What the package's own models share: the interface of a Hugging Face classifier, and a place in the Auto classes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def transformer(vocabulary: int, classes: int = 2, width: int = 128, layers: int
 
 
 def pretrained(name: str, classes: int = 2) -> Factory:
-    """A factory that loads the weights of a hub name or folder each time; what they lack (the head) is drawn anew."""
+    """A factory that loads the weights of a hub name or folder; the head, which they lack, is drawn at random."""
     from transformers import AutoModelForSequenceClassification
 
     def make(seed: int) -> Any:

@@ -1,4 +1,4 @@
-"""Which model types can be captured, and by which route: what was seen when every one of them was tried.
+"""Which model types can be captured, and by which route: the result of a trial of every one of them.
 
 The table is made by ``benchmarks/zoo.py``, which builds each model type of transformers small and captures it.
 """

@@ -28,7 +28,7 @@ class LSTMConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
     Args:
         vocab_size: number of words.
-        embedding_size: width of a word's vector (300 in the paper, whose vectors were ready-made).
+        embedding_size: width of a word's vector (300 in the paper, which began with trained vectors).
         hidden_size: states of the LSTM in each direction.
         encoder: "lstm", both ways; or "average": each word by itself, a linear map and tanh.
         attention: "tanh" (additive, trained), "uniform", or "given" (``token_weights`` with each call).
@@ -122,10 +122,10 @@ class TanhAttention(nn.Module):
 
 
 class BothWays(nn.Module):
-    """A bidirectional LSTM to which padding, wherever it stands, makes no difference.
+    """A bidirectional LSTM for which padding makes no difference, wherever it stands.
 
-    Two LSTMs, the second on each text turned round by itself: the same as a packed bidirectional one, and ten times
-    as fast on a processor.
+    It consists of two LSTMs; the second reads each text backwards. The result is that of a packed bidirectional LSTM,
+    and on a CPU it takes a tenth of the time.
     """
 
     def __init__(self, config: LSTMConfig) -> None:
@@ -157,7 +157,7 @@ def _pick(states: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
 
 
 class LSTMClassifier(Classifier):
-    """Words → logits, through one layer of attention: the papers' model, and the token-wise one beside it.
+    """Words → logits, through one layer of attention: the papers' model, and their token-wise one.
 
     With ``encoder="average"`` every word is encoded by itself (a linear map and tanh): the diagnostic model of
     Wiegreffe & Pinter (2019, section 3.3). Args of a call: ``input_ids`` ``[batch, n]`` or ``inputs_embeds`` ``[batch,
@@ -166,7 +166,7 @@ class LSTMClassifier(Classifier):
 
     Args:
         config: the sizes.
-        vectors: ready-made word vectors ``[words, embedding]`` to begin with.
+        vectors: trained word vectors ``[words, embedding]`` to begin with.
 
     >>> tiny = LSTMClassifier(LSTMConfig(vocab_size=20, embedding_size=4, hidden_size=4)).eval()
     >>> out = tiny(torch.tensor([[2, 7, 9, 3]]), output_attentions=True)
@@ -191,7 +191,7 @@ class LSTMClassifier(Classifier):
             self._take(vectors)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """PyTorch's own beginnings, as in the papers' code."""
+        """PyTorch's own initial weights, as in the papers' code."""
         reset: Any = getattr(module, "reset_parameters", None)
         if reset is not None:
             reset()

@@ -1,4 +1,4 @@
-"""The two tasks that attention flow was introduced with: verb number and pronoun resolution.
+"""The two tasks on which attention flow was introduced: verb number and pronoun resolution.
 
 ``attnflow.probes.verb_number``  does the model know the number of the verb, and which words did it draw on?
 ``attnflow.probes.pronouns``     which of two referents does the model choose, and to which does its attention point?

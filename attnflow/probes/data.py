@@ -73,7 +73,7 @@ def read(source: str | os.PathLike[str], limit: int | None = None) -> list[VerbE
 
 
 def read_linzen(path: str | os.PathLike[str]) -> list[VerbExample]:
-    """``*.text`` (one tokenised sentence a line) and ``*.gold`` (verb position, right form, wrong form, attractors)."""
+    """``*.text`` (one tokenised sentence per line) and ``*.gold`` (verb position, both forms, attractors)."""
     text, gold = (Path(path).with_suffix(s) for s in (".text", ".gold"))
     for file in (text, gold):
         if not file.is_file():
@@ -81,7 +81,9 @@ def read_linzen(path: str | os.PathLike[str]) -> list[VerbExample]:
     sentences = text.read_text(encoding="utf-8").splitlines()
     marks = [line.split() for line in gold.read_text(encoding="utf-8").splitlines()]
     if len(sentences) != len(marks):
-        raise InputError(f"{text.name} has {len(sentences)} lines and {gold.name} {len(marks)}: they do not belong.")
+        raise InputError(
+            f"{text.name} has {len(sentences)} lines and {gold.name} {len(marks)}: they do not belong together."
+        )
     return [_linzen(s.split(), m, gold, i) for i, (s, m) in enumerate(zip(sentences, marks, strict=True), 1)]
 
 
@@ -116,13 +118,13 @@ def _open(path: Path) -> TextIO:
 
 
 def read_blimp(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
-    """Minimal pairs, one JSON object a line; pairs that differ in another word than the verb are left out."""
+    """Minimal pairs, one JSON object per line; pairs that differ in another word than the verb are left out."""
     with _open(Path(path)) as file:
         yield from from_rows((json.loads(line) for line in file if line.strip()), str(path))
 
 
 def read_dataset(name: str) -> Iterable[VerbExample]:
-    """Rows of a data set by its name in ``datasets``: ``name``, ``name:config`` or ``name:config:split``."""
+    """Rows of a data set, by its name in ``datasets``: ``name``, ``name:config`` or ``name:config:split``."""
     import datasets
 
     name, config, split = [*name.split(":"), "", ""][:3]
@@ -204,7 +206,7 @@ def _from_pair(row: Mapping[str, Any]) -> VerbExample | None:
 
 
 def number_of(verb: str, other: str) -> str:
-    """The number of ``verb``, given its other form: of two English present forms the singular has one s more.
+    """The number of ``verb``, given its other form: of two English present forms the singular has the extra s.
 
     >>> number_of("is", "are"), number_of("pass", "passes"), number_of("don't", "doesn't")
     ('singular', 'plural', 'plural')

@@ -1,7 +1,7 @@
 """Agreement sentences that the package makes itself, so that anyone can train and probe without our data.
 
-In the manner of Linzen, Dupoux & Goldberg (2016): a subject, and between it and the verb a prepositional phrase or
-a relative clause whose noun may be of the other number (an attractor), so that the noun next to the verb misleads.
+They follow Linzen, Dupoux & Goldberg (2016): between the subject and the verb stands a prepositional phrase or a
+relative clause whose noun may be of the other number (an attractor), so that the noun next to the verb misleads.
 """
 
 from __future__ import annotations

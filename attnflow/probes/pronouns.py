@@ -76,7 +76,7 @@ class Result:
         return np.where(same, 0.5, (ahead > 0).astype(np.float64))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a method and layer: the scores of both referents, and whether the method agrees with the model."""
+        """One row per method and layer: the scores of both referents, and whether the method agrees with the model."""
         import pandas as pd
 
         names = self.example.names
@@ -279,11 +279,11 @@ def choices(results: Sequence[Result]) -> list[Rate]:
 
 
 def table(results: Sequence[Result]) -> pd.DataFrame:
-    """One row a method and layer: the share of examples where it points to the referent that the model chose.
+    """One row per method and layer: the share of examples where it points to the referent that the model chose.
 
     Equal scores count as a half; ``ties`` is their share. ``low`` and ``high`` are Wilson's 95 % interval. ``first`` is
     the share where the method points to the referent that stands first: near 1 it follows the order of the words, as
-    rollout and flow do under a causal mask (section 5 of the paper), and its agreement says nothing of the model.
+    rollout and flow do under a causal mask (section 5 of the paper), and its agreement says nothing about the model.
     """
     import pandas as pd
 

@@ -15,7 +15,7 @@ _Z = 1.959964  # two-sided 95 %
 
 @dataclass(frozen=True)
 class Rate:
-    """``right`` of ``count``.
+    """A share: ``right`` out of ``count``.
 
     >>> Rate("all", 90, 100)
     Rate(all: 0.900 [0.826, 0.945], n=100)
@@ -27,7 +27,7 @@ class Rate:
 
     @property
     def share(self) -> float:
-        """The share, NaN of nothing."""
+        """The share; NaN if ``count`` is 0."""
         return self.right / self.count if self.count else float("nan")
 
     @property

@@ -42,7 +42,7 @@ def kind_of(model: Any, labels: Sequence[str] = ()) -> str:
 
 
 def word_ids(tokenizer: Any, word: str, spaced: bool = True) -> list[int]:
-    """The ids of a word inside a sentence: behind a space where the tokenizer tells that apart."""
+    """The ids of a word inside a sentence: after a space, where that makes a difference to the tokenizer."""
     bare = list(tokenizer(word, add_special_tokens=False)["input_ids"])
     if not spaced:
         return bare

@@ -1,8 +1,8 @@
 """Verb number: does the model know whether the verb is singular or plural, and which words did it draw on?
 
-The task of Linzen, Dupoux & Goldberg (2016) on which Abnar & Zuidema (2020, sections 2 and 4) introduced rollout and
-flow. A classifier with the labels singular and plural reads the words before the verb; a causal language model says
-which form of the verb is likelier next; a masked one, which form is likelier at the mask.
+This is the task of Linzen, Dupoux & Goldberg (2016) on which Abnar & Zuidema (2020, sections 2 and 4) introduced
+rollout and flow. A classifier with the labels singular and plural reads the words before the verb. A causal language
+model says which form of the verb is likelier next, a masked one which form is likelier at the mask.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Layers:
     settings: dict[str, Any]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a method, reference and layer: mean, std, half width of the mean's 95 % interval, n, missing."""
+        """One row per method, reference and layer: mean, std, half width of the mean's 95 % interval, n, missing."""
         import pandas as pd
 
         rows = []
@@ -206,7 +206,7 @@ def layers(
     methods = tuple(names("attention", shown=True) if methods is None else dict.fromkeys(methods))
     references = tuple(names("model", shown=True) if references is None else dict.fromkeys(references))
     if not methods or not references:
-        raise SelectionError("At least one attention method and one reference are compared: methods=, references=.")
+        raise SelectionError("At least one attention method and one reference are needed: methods=, references=.")
     for name in (*methods, *references):
         find(name)
     collected: dict[tuple[str, str], list[npt.NDArray[np.float64]]] = {(m, r): [] for r in references for m in methods}

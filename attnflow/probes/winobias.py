@@ -1,7 +1,7 @@
-"""Examples for the pronoun probe: a pronoun and two who it may stand for.
+"""Examples for the pronoun probe: a pronoun and the two referents that it may stand for.
 
-The sentences of Abnar & Zuidema (2020, Figure 4 and the published notebook), WinoBias (Zhao et al. 2018) from its
-files, and any sentence.
+They are the sentences of Abnar & Zuidema (2020, Figure 4 and the published notebook), WinoBias (Zhao et al. 2018) from
+its files, or any sentence of yours.
 """
 
 from __future__ import annotations
