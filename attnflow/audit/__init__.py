@@ -13,11 +13,11 @@ from attnflow.audit.correlation import correlation
 from attnflow.audit.finding import Finding
 from attnflow.audit.guide import guide
 from attnflow.audit.imposter import imposter
+from attnflow.audit.outcomes import AttentionRow
 from attnflow.audit.permutation import permutation
 from attnflow.audit.registry import experiment, experiments
 from attnflow.audit.report import write_report
 from attnflow.audit.runner import run
-from attnflow.audit.scores import Look
 from attnflow.audit.seeds import seeds
 from attnflow.audit.splits import Splits
 from attnflow.audit.training import Recipe, Trained, fit, trained
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from attnflow.models.lstm import LSTMClassifier, LSTMConfig
 
 __all__ = [
+    "AttentionRow",
     "Finding",
     "LSTMClassifier",
     "LSTMConfig",
-    "Look",
     "Recipe",
     "Splits",
     "Trained",

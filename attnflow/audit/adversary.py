@@ -10,12 +10,12 @@ import numpy as np
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.instances import Instance, Progress, by_class, check_choice, check_number, in_words, open_texts
-from attnflow.audit.intervention import Heads, Layers, Spot, find_spot
+from attnflow.audit.intervention import Heads, Intervention, Layers, find_intervention
 from attnflow.audit.measures import LN2
 from attnflow.audit.registry import experiment, takes
-from attnflow.audit.search import STARTS, Found, Search, search
+from attnflow.audit.search import STARTS, AdversarialWeights, Search, search
 from attnflow.errors import SelectionError
-from attnflow.inputs.example import ready
+from attnflow.inputs.running import undisturbed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,11 +120,11 @@ def adversary(
         texts, labels, position=position, text_column=text_column, target_column=target_column, limit=limit,
         max_length=max_length,
     )  # fmt: skip
-    found: dict[int, Found] = {}
-    with ready(model) as module:
+    found: dict[int, AdversarialWeights] = {}
+    with undisturbed(model) as module:
         instances = list(given.instances(module, tokenizer))
-        spot = find_spot(module, instances[0], layers, heads, rows, fix_special)
-        how = Search(spot, epsilon, candidates, steps, lr, penalty, spread, seed, share_heads, start)
+        intervention = find_intervention(module, instances[0], layers, heads, rows, fix_special)
+        how = Search(intervention, epsilon, candidates, steps, lr, penalty, spread, seed, share_heads, start)
         for batch in batches(instances, batch_size):
             for instance, result in zip(batch, search(module, batch, how), strict=True):
                 found[instance.number] = result
@@ -133,7 +133,7 @@ def adversary(
     records = pd.DataFrame([_record(i, found[i.number]) for i in instances])
     settings = {**given.settings(), **how.settings(), "tvd": "½Σ|p − q|", "selection": "best step within ε"}
     return Finding(
-        "adversary", _table(records), records, _verdict(records, spot, epsilon), _LIMITS, settings,
+        "adversary", _table(records), records, _verdict(records, intervention, epsilon), _LIMITS, settings,
         lambda ax: _draw(ax, records), _examples(records, examples),
     )  # fmt: skip
 
@@ -156,7 +156,7 @@ def batches(instances: Sequence[Instance], size: int) -> list[list[Instance]]:
     return [same[i : i + size] for same in alike.values() for i in range(0, len(same), size)]
 
 
-def _record(instance: Instance, found: Found) -> dict[str, Any]:
+def _record(instance: Instance, found: AdversarialWeights) -> dict[str, Any]:
     return {
         "number": instance.number,
         "class": instance.label,
@@ -191,7 +191,7 @@ def _share(records: pd.DataFrame) -> float:
     return float((some["jsd"] / some["bound"]).mean())
 
 
-def _verdict(records: pd.DataFrame, spot: Spot, epsilon: float) -> str:
+def _verdict(records: pd.DataFrame, intervention: Intervention, epsilon: float) -> str:
     jsd, n = records["jsd"], len(records)
     far, stayed = int((jsd > records["bound"] / 2).sum()), int((jsd < _MOVED).sum())
     lost = int((records["within"] == 0).sum())
@@ -201,9 +201,9 @@ def _verdict(records: pd.DataFrame, spot: Spot, epsilon: float) -> str:
         else ""
     )
     return (
-        f"With the output within a TVD of {epsilon:g}, the attention of {spot.words()} could be moved by a mean JSD of "
-        f"{jsd.mean():.3f} (at most {LN2:.3f}; {_share(records):.0%} of the furthest possible from the model's own "
-        f"weights).{in_words(records, 'jsd')} "
+        f"With the output within a TVD of {epsilon:g}, the attention of {intervention.describe()} could be moved by "
+        f"a mean JSD of {jsd.mean():.3f} (at most {LN2:.3f}; {_share(records):.0%} of the furthest "
+        f"possible from the model's own weights).{in_words(records, 'jsd')} "
         f"For {far} of {n} texts weights more than half as far as possible give nearly the same output; "
         f"for {stayed} none further than {_MOVED} were found.{note}"
     )

@@ -18,7 +18,7 @@ from attnflow.capturing.reduce import Heads
 from attnflow.capturing.session import Call
 from attnflow.comparing.scorer import Scored, Scorer, at_layers, correlated
 from attnflow.errors import CaptureError, SelectionError
-from attnflow.inputs.example import ready
+from attnflow.inputs.running import undisturbed
 from attnflow.scoring.registry import MethodCall, Spec, calls, find, names
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def correlation(
     )  # fmt: skip
     asked = None if methods is None else calls("methods", methods, "attention")
     made: list[dict[str, Any]] = []
-    with ready(model) as module:
+    with undisturbed(model) as module:
         for done, instance in enumerate(given.instances(module, tokenizer, head=False), 1):
             scorer = Scorer(instance.example, instance.goal, instance.row, heads=heads, batch_size=batch_size)
             scored = _scores(scorer, asked, layers)

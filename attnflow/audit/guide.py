@@ -10,9 +10,9 @@ from torch import Tensor
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.guides import Weights, guide_weights, uniform_rows
-from attnflow.audit.imposter import CONVENTIONS, Target, copied
+from attnflow.audit.imposter import CONVENTIONS, BaseOutcomes, train_imposter
+from attnflow.audit.outcomes import AttentionRow, device_of, grades, mcnemar, pad_rows, predictions, rank_quality
 from attnflow.audit.registry import experiment
-from attnflow.audit.scores import Look, device_of, grades, mcnemar, pad_rows, predictions, rank_quality
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.audit.training import Folder, Recipe, Trained, build, cross_entropy, fit, inside, trained
 from attnflow.audit.uniform import LEVEL
@@ -57,7 +57,7 @@ def guide(
     recipe: Recipe | None = None,
     training: Recipe | None = None,
     imposters: Recipe | None = None,
-    look: Look | None = None,
+    attention_row: AttentionRow | None = None,
     convention: str = "exact",
     progress: Progress | None = None,
 ) -> Finding:
@@ -75,7 +75,7 @@ def guide(
         vectors: ready-made word vectors ``[words, size]`` for the token-wise model to begin with; random by default.
         training: how the token-wise models are trained; as the base by default.
         imposters: how the imposter is trained; as the base by default.
-        look: the layer and row of "raw", and the row of "rollout" and "flow", which are read at the top layer.
+        attention_row: the layer and row of "raw", and the row of "rollout" and "flow", which are read at the top layer.
         convention: see :func:`imposter`.
         factory, data, folder, seed, recipe, progress: as for :func:`uniform`. The weights are kept in ``folder`` too.
 
@@ -93,7 +93,7 @@ def guide(
     """
     import pandas as pd
 
-    look = look or Look()
+    attention_row = attention_row or AttentionRow()
     wanted = _check(guides, adversary, convention)
     _check_vectors(vectors, data)
     base = trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress)
@@ -101,18 +101,18 @@ def guide(
     weights: dict[str, Weights | None] = {UNIFORM: uniform_rows(data), OWN: None}
     for name in names:
         place = inside(folder, f"guides-{seed}", f"{name}.safetensors")
-        weights[name] = guide_weights(name, base.model, data, look, place, base.identity, progress)
+        weights[name] = guide_weights(name, base.model, data, attention_row, place, base.identity, progress)
     if adversary is not None:
-        other = copied(
-            factory, data, base, Target.of(base.model, data, look), adversary, seed=seed, folder=folder,
-            recipe=imposters or recipe, look=look, convention=convention, progress=progress,
+        other = train_imposter(
+            factory, data, base, BaseOutcomes.of(base.model, data, attention_row), adversary, seed=seed, folder=folder,
+            recipe=imposters or recipe, attention_row=attention_row, convention=convention, progress=progress,
         )  # fmt: skip
-        weights[ADVERSARY] = guide_weights("raw", other.model, data, look)
+        weights[ADVERSARY] = guide_weights("raw", other.model, data, attention_row)
     rows, parts = [], []
     for name, given in weights.items():
         place = inside(folder, f"guided-{seed}", name.replace(" ", "-"))
         model = _token_wise(given is None, data, width, vectors, seed)
-        run = _guided(model, name, given, data, seed, place, training or recipe, base.identity, look, progress)
+        run = _guided(model, name, given, data, seed, place, training or recipe, base.identity, attention_row, progress)
         said = predictions(data.test, data.pad, _forward(run.model, given, "test"), device_of(run.model))
         rows.append({"guide": name, **grades(said, data.test), "best epoch": run.epoch, "validation": run.score})
         parts.append(_records(name, said, data))
@@ -121,7 +121,7 @@ def guide(
         "seed": seed, "guides": list(weights), "adversary": adversary, "width": width,
         "vectors": "random" if vectors is None else f"given, {vectors.shape[1]} numbers a word",
         "recipe": recipe or Recipe(),
-        "training": training or recipe or Recipe(), "data": repr(data), "attention": look.words(),
+        "training": training or recipe or Recipe(), "data": repr(data), "attention": attention_row.describe(),
         "rollout and flow": "top layer, residual ½; special tokens dropped, divided by the sum",
     }  # fmt: skip
     return Finding(
@@ -142,7 +142,7 @@ def _token_wise(own: bool, data: Splits, width: int, vectors: Tensor | None, see
 
 def _guided(
     model: Any, name: str, given: Weights | None, data: Splits, seed: int, folder: Folder, recipe: Recipe | None,
-    identity: str, look: Look, progress: Progress | None,
+    identity: str, attention_row: AttentionRow, progress: Progress | None,
 ) -> Trained:  # fmt: skip
     """The token-wise model trained under one guide; its own attention is trained where ``given`` is None."""
     recipe = recipe or Recipe()
@@ -154,7 +154,7 @@ def _guided(
             predictions(split, data.pad, _forward(model, given, "valid"), device_of(model)), split.labels
         )
 
-    full = f"guide {name} {look} of {identity[:16]}"
+    full = f"guide {name} {attention_row} of {identity[:16]}"
     return fit(model, data, recipe, loss=plain, score=score, folder=folder, name=full, seed=seed, progress=progress)
 
 
@@ -223,14 +223,14 @@ def _verdict(table: pd.DataFrame, records: pd.DataFrame) -> str:
     others = [name for name in found if name not in (UNIFORM, OWN, ADVERSARY)]
     figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
     right = {name: part["right"].to_numpy() for name, part in records.groupby("guide")}
-    said = [_beside(name, UNIFORM, found, right) for name in others]
+    said = [_compared(name, UNIFORM, found, right) for name in others]
     first = names("attention", shown=True)[0]
     by_attention = [name for name in others if name != first and find(name).needs == "attention"]
-    said += [_beside(name, first, found, right) for name in by_attention if first in found]
+    said += [_compared(name, first, found, right) for name in by_attention if first in found]
     return f"F1 under each guide: {figures}. " + "; ".join(said) + "."
 
 
-def _beside(one: str, two: str, found: dict[Any, Any], right: dict[Any, Any]) -> str:
+def _compared(one: str, two: str, found: dict[Any, Any], right: dict[Any, Any]) -> str:
     """Whether one guide is better than another on the same texts."""
     *_, p = mcnemar(right[one], right[two])
     if p >= LEVEL:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.measures import LN2, kl, tvd
+from attnflow.audit.outcomes import AttentionRow, Outcome, compared, device_of, grades, outcome, watched
 from attnflow.audit.registry import experiment, takes
-from attnflow.audit.scores import Look, Outcome, compared, device_of, grades, outcome, watched
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.audit.training import Folder, Recipe, Trained, build, fit, inside, trained
 from attnflow.errors import SelectionError
@@ -37,16 +37,16 @@ _LIMITS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
+class BaseOutcomes:
     """What the imposter is held against: what the base says and attends to on each part."""
 
     train: Outcome
     valid: Outcome
 
     @classmethod
-    def of(cls, model: Any, data: Splits, look: Look) -> Target:
+    def of(cls, model: Any, data: Splits, attention_row: AttentionRow) -> BaseOutcomes:
         """Run the base once over the parts that training looks at."""
-        return cls(*(outcome(model, part, data.pad, look) for part in (data.train, data.valid)))
+        return cls(*(outcome(model, part, data.pad, attention_row) for part in (data.train, data.valid)))
 
 
 def _options(run: Mapping[str, Any], findings: Mapping[str, Finding]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def imposter(
     seed: int = 0,
     recipe: Recipe | None = None,
     training: Recipe | None = None,
-    look: Look | None = None,
+    attention_row: AttentionRow | None = None,
     convention: str = "exact",
     adversaries: Finding | None = None,
     seeds: Finding | None = None,
@@ -89,7 +89,7 @@ def imposter(
         recipe: how the base is trained.
         training: how the imposters are trained; as the base by default. The epoch with the lowest loss on the
             validation set is kept.
-        look: which attention is held away from the base's.
+        attention_row: which attention is held away from the base's.
         convention: "exact" takes TVD = ½Σ|p − q|; "scalar" takes half of it, as the paper's code does for two classes,
             so that its λ can be compared.
         adversaries: the finding of :func:`adversary` on the same base: its records' ``jsd`` and ``tvd`` join the plot.
@@ -111,26 +111,29 @@ def imposter(
     import pandas as pd
 
     _check(penalties, convention)
-    look = look or Look()
+    attention_row = attention_row or AttentionRow()
     base = trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress)
-    ours, target = outcome(base.model, data.test, data.pad, look), Target.of(base.model, data, look)
+    ours, outcomes = (
+        outcome(base.model, data.test, data.pad, attention_row),
+        BaseOutcomes.of(base.model, data, attention_row),
+    )
     rows: list[dict[str, Any]] = [_row("base", float("nan"), grades(ours.probabilities, data.test), None)]
     parts = []
     for penalty in penalties:
-        other = copied(
-            factory, data, base, target, penalty, seed=seed, folder=folder, recipe=training or recipe, look=look,
-            convention=convention, progress=progress,
+        other = train_imposter(
+            factory, data, base, outcomes, penalty, seed=seed, folder=folder, recipe=training or recipe,
+            attention_row=attention_row, convention=convention, progress=progress,
         )  # fmt: skip
-        said = outcome(other.model, data.test, data.pad, look)
+        said = outcome(other.model, data.test, data.pad, attention_row)
         part = pd.DataFrame({"penalty": penalty, "instance": np.arange(len(data.test)), **compared(ours, said)})
         parts.append(part)
         rows.append(_row("imposter", penalty, grades(said.probabilities, data.test), part))
-    rows += [_row(name, float("nan"), {}, found.records) for name, found in _beside(adversaries, seeds)]
+    rows += [_row(name, float("nan"), {}, found.records) for name, found in _shown_with(adversaries, seeds)]
     table = pd.DataFrame(rows)
     settings = {
         "seed": seed, "penalties": list(penalties), "recipe": recipe or Recipe(),
         "training": training or recipe or Recipe(), "data": repr(data),
-        "attention": look.words(), "tvd in the loss": convention, "least weight in KL": LEAST,
+        "attention": attention_row.describe(), "tvd in the loss": convention, "least weight in KL": LEAST,
         "first weights": "the base's",
     }  # fmt: skip
     return Finding(
@@ -139,24 +142,24 @@ def imposter(
     )  # fmt: skip
 
 
-def copied(
+def train_imposter(
     factory: Factory,
     data: Splits,
     base: Trained,
-    target: Target,
+    outcomes: BaseOutcomes,
     penalty: float,
     *,
     seed: int,
     folder: Folder,
     recipe: Recipe | None,
-    look: Look,
+    attention_row: AttentionRow,
     convention: str,
     progress: Progress | None = None,
 ) -> Trained:
     """One imposter: trained to say what ``base`` says and to attend elsewhere."""
     model = build(factory, seed)
     share = CONVENTIONS[convention]
-    with watched(model, look) as watch:
+    with watched(model, attention_row) as watch:
 
         def held(model: Any, batch: Batch, against: Outcome) -> Tensor:
             said = model(input_ids=batch.ids, attention_mask=batch.mask).logits.softmax(-1)
@@ -167,14 +170,14 @@ def copied(
             return total
 
         def loss(model: Any, batch: Batch) -> Tensor:
-            return held(model, batch, target.train)
+            return held(model, batch, outcomes.train)
 
         def score(model: Any, split: Split) -> float:
-            parts = [held(model, b.to(device_of(model)), target.valid) for b in split.batches(64, data.pad)]
+            parts = [held(model, b.to(device_of(model)), outcomes.valid) for b in split.batches(64, data.pad)]
             return -float(torch.stack(parts).sum()) / len(split)
 
         # What the base said is part of what the imposter is, so its identity belongs to the name.
-        name = f"imposter λ={penalty:g} {convention} {look} of {base.identity[:16]} epoch {base.epoch}"
+        name = f"imposter λ={penalty:g} {convention} {attention_row} of {base.identity[:16]} epoch {base.epoch}"
         place = inside(folder, f"imposter-{seed}", f"{penalty:g}-{convention}")
         return fit(model, data, recipe, loss=loss, score=score, folder=place, name=name, seed=seed, progress=progress)
 
@@ -199,7 +202,7 @@ def _row(model: str, penalty: float, graded: dict[str, float], part: pd.DataFram
     return {"model": model, "λ": f"{penalty:g}", "F1": nan, "accuracy": nan, **graded, **means}
 
 
-def _beside(adversaries: Finding | None, seeds: Finding | None) -> list[tuple[str, Finding]]:
+def _shown_with(adversaries: Finding | None, seeds: Finding | None) -> list[tuple[str, Finding]]:
     """The findings that the curve is held against."""
     given = (("adversary", "per-instance adversaries", adversaries), ("seeds", "other seeds", seeds))
     for wanted, _, found in given:

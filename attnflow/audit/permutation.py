@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnflow.audit.below import known_below
 from attnflow.audit.finding import Finding
 from attnflow.audit.instances import (
     Instance,
@@ -21,10 +20,20 @@ from attnflow.audit.instances import (
     open_texts,
     outputs_of,
 )
-from attnflow.audit.intervention import Heads, Layers, Spot, find_spot, forward, put, replaced, take
+from attnflow.audit.intervention import (
+    Heads,
+    Intervention,
+    Layers,
+    find_intervention,
+    forward,
+    lower_layers_once,
+    put,
+    replaced,
+    take,
+)
 from attnflow.audit.registry import experiment, takes
 from attnflow.capturing.session import Call
-from attnflow.inputs.example import ready
+from attnflow.inputs.running import undisturbed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,54 +123,54 @@ def permutation(
         max_length=max_length,
     )  # fmt: skip
     found: list[dict[str, Any]] = []
-    spot: Spot | None = None
-    with ready(model) as module:
+    intervention: Intervention | None = None
+    with undisturbed(model) as module:
         for instance in given.instances(module, tokenizer):
-            spot = spot or find_spot(module, instance, layers, heads, rows, fix_special)
-            shuffle = _Shuffle(spot, instance, seed, share_heads)
+            intervention = intervention or find_intervention(module, instance, layers, heads, rows, fix_special)
+            shuffle = _Shuffle(intervention, instance, seed, share_heads)
             found.append(_record(module, shuffle, permutations, batch_size))
             if progress is not None:
                 progress(len(found), len(given))
-    assert spot is not None
+    assert intervention is not None
     records = pd.DataFrame(found)
     settings = {
-        **given.settings(), **spot.settings(), "permutations": permutations, "share_heads": share_heads, "seed": seed,
-        "tvd": "½Σ|p − q|", "bins": BINS,
+        **given.settings(), **intervention.settings(), "permutations": permutations, "share_heads": share_heads,
+        "seed": seed, "tvd": "½Σ|p − q|", "bins": BINS,
     }  # fmt: skip
     return Finding(
-        "permutation", _table(records), records, _verdict(records, spot, permutations), _limits(records), settings,
-        lambda ax: _draw(ax, records),
+        "permutation", _table(records), records, _verdict(records, intervention, permutations), _limits(records),
+        settings, lambda ax: _draw(ax, records),
     )  # fmt: skip
 
 
 class _Shuffle:
     """Puts permutations number ``first``, ``first`` + 1, … into the batch; at ``first`` None looks on."""
 
-    def __init__(self, spot: Spot, instance: Instance, seed: int, share_heads: bool) -> None:
-        self.spot, self.instance, self.seed, self.share_heads = spot, instance, seed, share_heads
+    def __init__(self, intervention: Intervention, instance: Instance, seed: int, share_heads: bool) -> None:
+        self.intervention, self.instance, self.seed, self.share_heads = intervention, instance, seed, share_heads
         self.first: int | None = None
         self.largest: dict[int, float] = {}
         self.movable: dict[int, float] = {}
 
     def __call__(self, call: Call, weights: Tensor) -> Tensor | None:
-        if not self.spot.wants(call):
+        if not self.intervention.wants(call):
             return None
-        at = self.spot.rows_of([self.instance], weights)
+        at = self.intervention.rows_of([self.instance], weights)
         old = take(weights, at)
-        free = self.spot.free(old, [self.instance])
+        free = self.intervention.free(old, [self.instance])
         if self.first is None:
-            self._look(self.spot.layer(call), weights, old, free)
+            self._measure(self.intervention.layer(call), weights, old, free)
             return None
-        noise = [self._noise(self.spot.layer(call), self.first + i, old) for i in range(len(old))]
+        noise = [self._noise(self.intervention.layer(call), self.first + i, old) for i in range(len(old))]
         new = shuffled(old, free, torch.from_numpy(np.stack(noise)).to(old.device))
-        return put(weights, at, self.spot.chosen(old, new))
+        return put(weights, at, self.intervention.in_heads(old, new))
 
-    def _look(self, layer: int, weights: Tensor, old: Tensor, free: Tensor) -> None:
-        if self.spot.rows == "all" and weights.shape[2] == len(self.instance.example.queries):
+    def _measure(self, layer: int, weights: Tensor, old: Tensor, free: Tensor) -> None:
+        if self.intervention.rows == "all" and weights.shape[2] == len(self.instance.example.queries):
             old, free = (x[:, :, [self.instance.row]] for x in (old, free))
-        moving = self.spot.of_heads(torch.where(free, old, 0.0))
+        moving = self.intervention.of_heads(torch.where(free, old, 0.0))
         self.largest[layer] = float(moving.amax(-1).mean())
-        self.movable[layer] = float(moving.sum(-1).mean() / self.spot.of_heads(old).sum(-1).mean())
+        self.movable[layer] = float(moving.sum(-1).mean() / self.intervention.of_heads(old).sum(-1).mean())
 
     def _noise(self, layer: int, number: int, old: Tensor) -> Any:
         """One stream of chance for each text, layer and permutation, so that batches do not matter."""
@@ -217,14 +226,14 @@ def changes_of(model: nn.Module, shuffle: _Shuffle, permutations: int, batch_siz
 
     with (
         torch.inference_mode(False), torch.no_grad(), replaced(model, shuffle) as records,
-        known_below(model, shuffle.spot, 1, run) as known,
+        lower_layers_once(model, shuffle.intervention, 1, run) as lower,
     ):  # fmt: skip
-        known.copies = 1
+        lower.copies = 1
         before = run(1)[0]
         for first in range(0, permutations, batch_size):
             shuffle.first = first
-            known.copies = min(batch_size, permutations - first)
-            parts.append(instance.change(run(known.copies)[0], before).cpu().numpy())
+            lower.copies = min(batch_size, permutations - first)
+            parts.append(instance.change(run(lower.copies)[0], before).cpu().numpy())
     return np.concatenate(parts)
 
 
@@ -242,22 +251,22 @@ def _table(records: pd.DataFrame) -> pd.DataFrame:
 
     rows = []
     for name, part in by_class(records):
-        for chosen in [*_bins(), "all"]:
-            mine = part if chosen == "all" else part[part["bin"] == chosen]
+        for bin_name in [*_bins(), "all"]:
+            mine = part if bin_name == "all" else part[part["bin"] == bin_name]
             rows.append({
-                "class": name, "max attention": chosen, "n": len(mine), "median change": mine["change"].median(),
+                "class": name, "max attention": bin_name, "n": len(mine), "median change": mine["change"].median(),
                 "25 %": mine["change"].quantile(0.25), "75 %": mine["change"].quantile(0.75),
                 "movable share": mine["movable"].mean(),
             })  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def _verdict(records: pd.DataFrame, spot: Spot, permutations: int) -> str:
+def _verdict(records: pd.DataFrame, intervention: Intervention, permutations: int) -> str:
     change = records["change"]
     said = (
-        f"Shuffling the attention of {spot.words()} changed the output by a median TVD of {change.median():.3f} "
-        f"({permutations} permutations of each of {len(records)} texts); for {(change < _SMALL).mean():.0%} of the "
-        f"texts the change was below {_SMALL}."
+        f"Shuffling the attention of {intervention.describe()} changed the output by a median TVD of "
+        f"{change.median():.3f} ({permutations} permutations of each of {len(records)} texts); for "
+        f"{(change < _SMALL).mean():.0%} of the texts the change was below {_SMALL}."
     )
     said += in_words(records, "change", "median")
     full = [part for b in _bins() if len(part := records[records["bin"] == b])]

@@ -12,12 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from attnflow.audit.below import known_below
 from attnflow.audit.instances import Instance, inputs_of, outputs_of
-from attnflow.audit.intervention import Spot, forward, keys_of, put, replaced, take
+from attnflow.audit.intervention import Intervention, forward, keys_of, lower_layers_once, put, replaced, take
 from attnflow.audit.measures import furthest, jsd
 from attnflow.capturing.session import Call
-from attnflow.inputs.example import differentiable
+from attnflow.inputs.running import differentiable
 from attnflow.tokens import Tokens
 
 Vector = npt.NDArray[np.float64]
@@ -32,7 +31,7 @@ _NEVER = -1e30
 class Search:
     """How the candidates are searched for; see :func:`attnflow.audit.adversary`."""
 
-    spot: Spot
+    intervention: Intervention
     epsilon: float
     candidates: int
     steps: int
@@ -45,13 +44,13 @@ class Search:
 
     def settings(self) -> dict[str, Any]:
         """What a result says about it."""
-        own = {k: v for k, v in vars(self).items() if k not in ("spot", "share_heads")}
+        own = {k: v for k, v in vars(self).items() if k not in ("intervention", "share_heads")}
         heads = "one distribution for all heads" if self.share_heads else "one distribution for each head"
-        return {**self.spot.settings(), **own, "distributions": heads, "optimiser": "Adam, AMSGrad"}
+        return {**self.intervention.settings(), **own, "distributions": heads, "optimiser": "Adam, AMSGrad"}
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class AdversarialWeights:
     """What was found for one text: the ε-max JSD, its TVD, and both weights of the examined row (mean over heads)."""
 
     jsd: float
@@ -64,65 +63,67 @@ class Found:
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
+class LayerWeights:
     """The model's own weights in one layer: ``old`` [texts, 1, heads, rows, keys], and which of them may change."""
 
     old: Tensor
     free: Tensor
     rows: Tensor
 
-    def weights(self, logits: Tensor, spot: Spot) -> Tensor:
+    def weights(self, logits: Tensor, intervention: Intervention) -> Tensor:
         """``[texts, candidates, heads, rows, keys]``: what may change goes by ``logits``, the rest stays."""
         old = self.old
         mass = torch.where(self.free, old, 0.0).sum(-1, keepdim=True)
         moved = mass * logits.masked_fill(~self.free, _NEVER).softmax(-1)
-        return spot.chosen(old, torch.where(self.free, moved, old))
+        return intervention.in_heads(old, torch.where(self.free, moved, old))
 
 
-def search(model: nn.Module, instances: Sequence[Instance], how: Search) -> list[Found]:
+def search(model: nn.Module, instances: Sequence[Instance], how: Search) -> list[AdversarialWeights]:
     """The furthest weights for texts of the same length; each text is searched as if it were alone."""
     with differentiable():
-        sites, before = _look(model, instances, how.spot)
-        start = {layer: _start(instances, site, how, layer) for layer, site in sites.items()}
-        return _climb(model, instances, how, sites, before, start)
+        original, before = _own_weights(model, instances, how.intervention)
+        start = {layer: _start(instances, here, how, layer) for layer, here in original.items()}
+        return _climb(model, instances, how, original, before, start)
 
 
-def _look(model: nn.Module, instances: Sequence[Instance], spot: Spot) -> tuple[dict[int, Site], Tensor]:
+def _own_weights(
+    model: nn.Module, instances: Sequence[Instance], intervention: Intervention
+) -> tuple[dict[int, LayerWeights], Tensor]:
     """The model's own weights and outputs ``[texts, classes]``."""
-    sites: dict[int, Site] = {}
+    original: dict[int, LayerWeights] = {}
 
     def note(call: Call, weights: Tensor) -> None:
-        if spot.wants(call):
-            at = spot.rows_of(instances, weights)
+        if intervention.wants(call):
+            at = intervention.rows_of(instances, weights)
             old = take(weights, at)
-            free = spot.free(old, instances).expand_as(old)
-            sites[spot.layer(call)] = Site(old[:, None], free[:, None], at)
+            free = intervention.free(old, instances).expand_as(old)
+            original[intervention.layer(call)] = LayerWeights(old[:, None], free[:, None], at)
 
     with torch.no_grad(), replaced(model, note) as records:
         outputs = forward(model, inputs_of(instances), records)
-    return dict(sorted(sites.items())), outputs_of(instances, outputs)[:, 0]
+    return dict(sorted(original.items())), outputs_of(instances, outputs)[:, 0]
 
 
-def _start(instances: Sequence[Instance], site: Site, how: Search, layer: int) -> Tensor:
+def _start(instances: Sequence[Instance], here: LayerWeights, how: Search, layer: int) -> Tensor:
     """``[texts, candidates, heads, rows, keys]``: the logits at first, from one stream of chance for each text."""
-    _, _, heads, rows, keys = site.old.shape
+    _, _, heads, rows, keys = here.old.shape
     shape = (how.candidates, 1 if how.share_heads else heads, rows, keys)
     drawn = [np.random.default_rng([how.seed, i.number, layer]).standard_normal(shape) for i in instances]
-    noise = torch.from_numpy(np.stack(drawn)).to(site.old.device, site.old.dtype)
+    noise = torch.from_numpy(np.stack(drawn)).to(here.old.device, here.old.dtype)
     if how.start == "random":
         return (3 * noise - float(np.log(keys))).requires_grad_()
-    own = site.old.mean(2, keepdim=True) if how.share_heads else site.old
+    own = here.old.mean(2, keepdim=True) if how.share_heads else here.old
     return (own.clamp(min=1e-12).log() + _NEAR * noise).requires_grad_()
 
 
 class _Best:
     """The furthest candidates within ε so far; at first the model's own weights."""
 
-    def __init__(self, sites: Mapping[int, Site], texts: int, candidates: int, like: Tensor) -> None:
+    def __init__(self, original: Mapping[int, LayerWeights], texts: int, candidates: int, like: Tensor) -> None:
         self.jsd = torch.zeros(texts, candidates, dtype=like.dtype, device=like.device)
         self.tvd = torch.zeros_like(self.jsd)
         self.within = torch.zeros_like(self.jsd, dtype=torch.bool)
-        self.weights = {n: s.old.expand(texts, candidates, *s.old.shape[2:]).clone() for n, s in sites.items()}
+        self.weights = {n: s.old.expand(texts, candidates, *s.old.shape[2:]).clone() for n, s in original.items()}
 
     def see(self, far: Tensor, change: Tensor, weights: Mapping[int, Tensor], epsilon: float) -> None:
         far, change = far.detach(), change.detach()
@@ -135,16 +136,16 @@ class _Best:
 
 
 def _climb(
-    model: nn.Module, instances: Sequence[Instance], how: Search, sites: Mapping[int, Site], before: Tensor,
+    model: nn.Module, instances: Sequence[Instance], how: Search, original: Mapping[int, LayerWeights], before: Tensor,
     logits: Mapping[int, Tensor],
-) -> list[Found]:  # fmt: skip
+) -> list[AdversarialWeights]:  # fmt: skip
     now: dict[int, Tensor] = {}
 
     def swap(call: Call, weights: Tensor) -> Tensor | None:
-        if not now or not how.spot.wants(call):
+        if not now or not how.intervention.wants(call):
             return None
-        layer = how.spot.layer(call)
-        at = sites[layer].rows.repeat_interleave(how.candidates, 0)
+        layer = how.intervention.layer(call)
+        at = original[layer].rows.repeat_interleave(how.candidates, 0)
         return put(weights, at, now[layer].flatten(0, 1))
 
     inputs = cache(partial(inputs_of, instances))
@@ -154,17 +155,21 @@ def _climb(
 
     parameters = list(logits.values())
     optimiser = torch.optim.Adam(parameters, lr=how.lr, amsgrad=True)
-    best = _Best(sites, len(instances), how.candidates, before)
-    with replaced(model, swap) as records, torch.no_grad(), known_below(model, how.spot, len(instances), run) as known:
-        known.copies = how.candidates
+    best = _Best(original, len(instances), how.candidates, before)
+    with (
+        replaced(model, swap) as records,
+        torch.no_grad(),
+        lower_layers_once(model, how.intervention, len(instances), run) as lower,
+    ):
+        lower.copies = how.candidates
         for step in range(how.steps + 1):
             with torch.enable_grad():
-                now.update({n: sites[n].weights(z, how.spot) for n, z in logits.items()})
+                now.update({n: original[n].weights(z, how.intervention) for n, z in logits.items()})
                 after = run(how.candidates)
                 change = _changes(instances, after, before)
-                far = _apart(now, {n: s.old for n, s in sites.items()}, how.spot)
+                far = _apart(now, {n: s.old for n, s in original.items()}, how.intervention)
                 loss = (how.penalty * torch.relu(change - how.epsilon) - far).sum() - how.spread * _spread(
-                    now, how.spot
+                    now, how.intervention
                 )
             best.see(far, change, now, how.epsilon)
             if step < how.steps:
@@ -172,7 +177,7 @@ def _climb(
                 for z, slope in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                     z.grad = slope
                 optimiser.step()
-    return [_found(i, one, sites, best, how.spot) for i, one in enumerate(instances)]
+    return [_found(i, one, original, best, how.intervention) for i, one in enumerate(instances)]
 
 
 def _changes(instances: Sequence[Instance], after: Tensor, before: Tensor) -> Tensor:
@@ -180,41 +185,48 @@ def _changes(instances: Sequence[Instance], after: Tensor, before: Tensor) -> Te
     return torch.stack([i.change(a, b) for i, a, b in zip(instances, after, before[:, None], strict=True)])
 
 
-def _apart(a: Mapping[int, Tensor], b: Mapping[int, Tensor], spot: Spot) -> Tensor:
+def _apart(a: Mapping[int, Tensor], b: Mapping[int, Tensor], intervention: Intervention) -> Tensor:
     """``[texts, candidates]``: JSD of the rows, mean over layers, heads and rows."""
-    each = []
+    distances = []
     for n in a:
-        each.append(jsd(_normed(a[n], spot), _normed(b[n], spot)).mean((-2, -1)))
-    return torch.stack(each).mean(0)
+        distances.append(jsd(_normed(a[n], intervention), _normed(b[n], intervention)).mean((-2, -1)))
+    return torch.stack(distances).mean(0)
 
 
-def _normed(weights: Tensor, spot: Spot) -> Tensor:
+def _normed(weights: Tensor, intervention: Intervention) -> Tensor:
     """Without what a learned sink took, which no candidate changes."""
-    mine = spot.of_heads(weights if weights.device.type == "mps" else weights.double())
+    mine = intervention.of_heads(weights if weights.device.type == "mps" else weights.double())
     return mine / mine.sum(-1, keepdim=True)
 
 
-def _spread(now: Mapping[int, Tensor], spot: Spot) -> Tensor:
+def _spread(now: Mapping[int, Tensor], intervention: Intervention) -> Tensor:
     """Σ over texts of the mean JSD between two candidates."""
     count = next(iter(now.values())).shape[1]
     if count == 1:
         return next(iter(now.values())).new_zeros(())
     one, two = torch.triu_indices(count, count, 1)
-    return _apart({n: w[:, one] for n, w in now.items()}, {n: w[:, two] for n, w in now.items()}, spot).mean(1).sum()
+    return (
+        _apart({n: w[:, one] for n, w in now.items()}, {n: w[:, two] for n, w in now.items()}, intervention)
+        .mean(1)
+        .sum()
+    )
 
 
-def _found(i: int, instance: Instance, sites: Mapping[int, Site], best: _Best, spot: Spot) -> Found:
+def _found(
+    i: int, instance: Instance, original: Mapping[int, LayerWeights], best: _Best, intervention: Intervention
+) -> AdversarialWeights:
     k = int(best.jsd[i].argmax())
     bounds = [
-        furthest(_normed(s.old[i : i + 1], spot), spot.of_heads(s.free[i : i + 1])).mean() for s in sites.values()
+        furthest(_normed(s.old[i : i + 1], intervention), intervention.of_heads(s.free[i : i + 1])).mean()
+        for s in original.values()
     ]
-    last = max(sites)
-    row = instance.row if sites[last].old.shape[3] > 1 else 0
+    last = max(original)
+    row = instance.row if original[last].old.shape[3] > 1 else 0
     own, other = (
-        spot.of_heads(w)[0, 0, :, row].mean(0).double().cpu().numpy()
-        for w in (sites[last].old[i : i + 1], best.weights[last][i : i + 1, k : k + 1])
+        intervention.of_heads(w)[0, 0, :, row].mean(0).double().cpu().numpy()
+        for w in (original[last].old[i : i + 1], best.weights[last][i : i + 1, k : k + 1])
     )
-    return Found(
+    return AdversarialWeights(
         float(best.jsd[i, k]), float(torch.stack(bounds).mean()), float(best.tvd[i, k]), int(best.within[i].sum()),
-        keys_of(instance, spot.kind, len(own)), own, other,
+        keys_of(instance, intervention.kind, len(own)), own, other,
     )  # fmt: skip

@@ -10,8 +10,8 @@ import numpy as np
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.measures import LN2, jsd
+from attnflow.audit.outcomes import AttentionRow, Outcome, compared, grades, outcome
 from attnflow.audit.registry import experiment, takes
-from attnflow.audit.scores import Look, Outcome, compared, grades, outcome
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Folder, Recipe, trained
 from attnflow.errors import SelectionError
@@ -44,7 +44,7 @@ def seeds(
     seed: int = 0,
     folder: Folder = None,
     recipe: Recipe | None = None,
-    look: Look | None = None,
+    attention_row: AttentionRow | None = None,
     progress: Progress | None = None,
 ) -> Finding:
     """The same model trained from several seeds: the Jensen-Shannon divergence of each one's attention to the base's.
@@ -55,7 +55,7 @@ def seeds(
     Args:
         seeds: the seeds that are compared with the base.
         seed: the base's.
-        look: which attention is compared: of a transformer by default the last layer's row of the first token.
+        attention_row: which attention is compared: of a transformer by default the last layer's row of the first token.
         factory, data, folder, recipe, progress: as for :func:`uniform`.
 
     Returns:
@@ -74,17 +74,17 @@ def seeds(
 
     if not seeds:
         raise SelectionError("seeds is empty: give at least one seed beside the base's,  seeds=(1, 2, 3, 4)")
-    look = look or Look()
+    attention_row = attention_row or AttentionRow()
     base = outcome(
         trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress).model,
         data.test,
         data.pad,
-        look,
+        attention_row,
     )
     parts, rows = [], [{"seed": f"{seed} (base)", **grades(base.probabilities, data.test), "JSD": 0.0, "TVD": 0.0}]
     for other in seeds:
         model = trained(factory, data, seed=other, folder=folder, recipe=recipe, progress=progress).model
-        said = outcome(model, data.test, data.pad, look)
+        said = outcome(model, data.test, data.pad, attention_row)
         part = _records(base, said, other)
         parts.append(part)
         rows.append(
@@ -97,8 +97,9 @@ def seeds(
         )
     records = pd.concat(parts, ignore_index=True)
     settings = {
-        "seed": seed, "seeds": list(seeds), "recipe": recipe or Recipe(), "data": repr(data), "attention": look.words(),
-        "tvd": "½Σ|p − q|", "bins": BINS, "by maximum weight": by_bin(records).to_dict("records"),
+        "seed": seed, "seeds": list(seeds), "recipe": recipe or Recipe(), "data": repr(data),
+        "attention": attention_row.describe(), "tvd": "½Σ|p − q|", "bins": BINS,
+        "by maximum weight": by_bin(records).to_dict("records"),
     }  # fmt: skip
     return Finding(
         "seeds", pd.DataFrame(rows), records, _verdict(records), _LIMITS, settings, lambda ax: _draw(ax, records)

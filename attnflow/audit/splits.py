@@ -46,14 +46,14 @@ class Split:
 
     def batches(self, size: int, pad: int, rng: np.random.Generator | None = None) -> Iterator[Batch]:
         """Batches of like length, padded on the right; in order of length without a generator."""
-        for chosen in length_batches([len(x) for x in self.ids], size, rng):
-            longest = max(len(self.ids[i]) for i in chosen)
-            ids = torch.full((len(chosen), longest), pad)
+        for index in length_batches([len(x) for x in self.ids], size, rng):
+            longest = max(len(self.ids[i]) for i in index)
+            ids = torch.full((len(index), longest), pad)
             mask = torch.zeros_like(ids)
-            for row, i in enumerate(chosen):
+            for row, i in enumerate(index):
                 ids[row, : len(self.ids[i])] = torch.tensor(self.ids[i])
                 mask[row, : len(self.ids[i])] = 1
-            yield Batch(ids, mask, torch.from_numpy(self.labels[chosen]), chosen)
+            yield Batch(ids, mask, torch.from_numpy(self.labels[index]), index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,7 @@ class Splits:
         """True if every text begins and ends with a special token."""
         return all(x[0] in self.special and x[-1] in self.special for x in self.train.ids)
 
-    def words(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def text_tokens(self, ids: Tensor, mask: Tensor) -> Tensor:
         """``[batch, n]`` bool: True at the tokens of the text itself, False at padding and special tokens."""
         added = torch.tensor(sorted(self.special), device=ids.device)
         found: Tensor = mask.bool() & ~torch.isin(ids, added)

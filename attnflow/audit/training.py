@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnflow.audit.scores import device_of, quality
+from attnflow.audit.outcomes import device_of, quality
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.errors import FileError, SelectionError
 from attnflow.files import write_bytes
@@ -137,8 +137,8 @@ def fit(
     1.0
     """
     recipe = recipe or Recipe()
-    chosen = score or (lambda model, split: quality(model, split, data.pad))
-    run = _Run(model, data, recipe, loss or cross_entropy(data, recipe.balanced), chosen, name, seed)
+    valued = score or (lambda model, split: quality(model, split, data.pad))
+    run = _Run(model, data, recipe, loss or cross_entropy(data, recipe.balanced), valued, name, seed)
     path = None if folder is None else Path(folder) / CHECKPOINT
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from attnflow.audit.finding import Finding
+from attnflow.audit.outcomes import AttentionRow, Outcome, compared, grades, mcnemar, outcome, uniform_weights
 from attnflow.audit.registry import experiment
-from attnflow.audit.scores import Look, Outcome, compared, grades, mcnemar, outcome, uniform_weights
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Folder, Recipe, build, fit, inside, trained
 from attnflow.capturing import live
@@ -41,7 +41,7 @@ def uniform(
     folder: Folder = None,
     seed: int = 0,
     recipe: Recipe | None = None,
-    look: Look | None = None,
+    attention_row: AttentionRow | None = None,
     progress: Progress | None = None,
 ) -> Finding:
     """The model trained as it is, beside the same model trained with its attention frozen to uniform.
@@ -56,7 +56,7 @@ def uniform(
             experiments that are given the same folder.
         seed: of both models.
         recipe: how both are trained.
-        look: which attention the records compare.
+        attention_row: which attention the records compare.
         progress: called with (steps done, steps at most), for each training by itself.
 
     Returns:
@@ -73,15 +73,15 @@ def uniform(
     """
     import pandas as pd
 
-    look = look or Look()
+    attention_row = attention_row or AttentionRow()
     base = trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress)
     model = build(factory, seed)
     with live(model, uniform_weights):
         flat = fit(
             model, data, recipe, folder=inside(folder, f"uniform-{seed}"), name="uniform", seed=seed, progress=progress
         )
-    ours = outcome(base.model, data.test, data.pad, look)
-    theirs = outcome(flat.model, data.test, data.pad, look, uniform_weights)
+    ours = outcome(base.model, data.test, data.pad, attention_row)
+    theirs = outcome(flat.model, data.test, data.pad, attention_row, uniform_weights)
     records = _records(data, ours, theirs)
     rows = [
         {"attention": name, **grades(said.probabilities, data.test), "best epoch": run.epoch, "validation": run.score}
@@ -89,7 +89,7 @@ def uniform(
     ]
     table = pd.DataFrame(rows)
     settings = {
-        "seed": seed, "recipe": recipe or Recipe(), "data": repr(data), "attention": look.words(),
+        "seed": seed, "recipe": recipe or Recipe(), "data": repr(data), "attention": attention_row.describe(),
         "uniform": "every layer and head, over the tokens a row can see",
         "tvd": "½Σ|p − q|; tvd_scalar: ½|p − q| of one probability, as in the code of Wiegreffe & Pinter",
     }  # fmt: skip

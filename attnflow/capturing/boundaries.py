@@ -15,7 +15,6 @@ from types import MethodType
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel
 
 from attnflow.capturing.session import Session, watching
 from attnflow.capturing.survey import Survey
@@ -34,6 +33,8 @@ class Bound:
 
 def bounds(model: nn.Module, survey: Survey) -> list[Bound]:
     """The model itself, and every Hugging Face model inside it that has attention."""
+    from transformers import PreTrainedModel  # here, because it takes longer to import than all of attnflow
+
     sites = [s.name for s in survey.sites.values()]
     inner = {
         name: module

@@ -21,10 +21,11 @@ from attnflow.capturing.context import Taken, assemble_runs
 from attnflow.capturing.notes import model_type, name_of, nothing, tapped, uncalled
 from attnflow.capturing.reduce import Heads, Reduction, check_heads, storage_dtype
 from attnflow.capturing.session import Record, Replace, Session
-from attnflow.capturing.state import grad_mode, prepared, unpack
+from attnflow.capturing.state import grad_mode, prepared
 from attnflow.capturing.survey import Survey, survey
 from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
+from attnflow.inputs.running import unpack
 
 # Whether FSMT masks its decoder depends on use_cache; elsewhere a cache that nobody reads is only memory.
 _CACHE_MATTERS = {"fsmt"}

@@ -8,21 +8,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from attnflow.capturing import boundaries, interface
 from attnflow.capturing.session import ACTIVE, Session, watching
 from attnflow.capturing.survey import Site
-from attnflow.errors import CaptureError
+from attnflow.inputs import running
+from attnflow.inputs.running import evaluating, lock_of, uncompiled
 
 _IMPLEMENTATION = "_attn_implementation_internal"
 
 _guard = threading.RLock()
-_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _switched: dict[int, tuple[Any, Any, int]] = {}
 _open: dict[int, tuple[int, ExitStack]] = {}
 """What captures that are going on have to put back, and the thread of each."""
@@ -30,8 +28,9 @@ _open: dict[int, tuple[int, ExitStack]] = {}
 
 def _forked() -> None:
     """In a forked child the other threads are gone: so are their locks, and what they changed is put back."""
-    global _guard, _locks
-    _guard, _locks = threading.RLock(), WeakKeyDictionary()
+    global _guard
+    _guard = threading.RLock()
+    running.renew_locks()
     interface.renew_guard()
     for key, (thread, stack) in list(_open.items()):
         if thread != threading.get_ident():
@@ -61,51 +60,6 @@ def uninterrupted() -> Iterator[list[Any]]:
         signal.signal(signal.SIGINT, before)
         if waiting:
             before(*waiting[0])
-
-
-def unwrap(model: Any) -> nn.Module:
-    """The module to capture from: inside ``torch.compile``, a pipeline or a ``SentenceTransformer``."""
-    return unpack(model)[0]
-
-
-def unpack(model: Any, tokenizer: Any = None) -> tuple[nn.Module, Any]:
-    """(the module to capture from, its tokenizer): what holds a model also knows its tokenizer."""
-    if isinstance(model, torch.jit.ScriptModule):
-        raise CaptureError(
-            f"model is a {type(model).__name__} made by torch.jit: its code is a fixed graph, in which no attention "
-            "module can be watched. Give the model that was traced."
-        )
-    if isinstance(model, torch.export.ExportedProgram) or _exported(model):
-        raise CaptureError(
-            f"model is a {type(model).__name__} made by torch.export: its code is a fixed graph, in which no attention "
-            "module can be watched. Give the model that was exported."
-        )
-    if isinstance(model, nn.Module):
-        inner = getattr(model, "_orig_mod", None)
-        if isinstance(inner, nn.Module):
-            return unpack(inner, tokenizer)
-        if "sentence_transformers" in {c.__module__.split(".")[0] for c in type(model).__mro__}:
-            held = next((m for m in model.modules() if isinstance(m, PreTrainedModel)), None)
-            if held is not None:
-                return held, tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
-        return model, tokenizer
-    inner = getattr(model, "model", None)
-    if isinstance(inner, nn.Module):
-        own = getattr(model, "tokenizer", None) or getattr(model, "processor", None)
-        return unpack(inner, tokenizer if tokenizer is not None else own)
-    raise CaptureError(
-        f"model is a {type(model).__name__}, not a torch module. Load one:  model = AutoModel.from_pretrained(name)"
-    )
-
-
-def _exported(model: Any) -> bool:
-    return isinstance(model, torch.fx.GraphModule) and not any(isinstance(m, PreTrainedModel) for m in model.children())
-
-
-def lock_of(model: nn.Module) -> threading.RLock:
-    """One lock a model: two captures of the same model run after one another."""
-    with _guard:
-        return _locks.setdefault(model, threading.RLock())
 
 
 @contextmanager
@@ -142,8 +96,8 @@ def prepared(
 
 def _switch(model: nn.Module, session: Session, stack: ExitStack, eager: bool, hooks: bool, dropout: bool) -> None:
     if not dropout:
-        stack.enter_context(_evaluating(model))
-    stack.enter_context(_uncompiled(model))
+        stack.enter_context(evaluating(model))
+    stack.enter_context(uncompiled(model))
     if eager:
         session.implementations = {id(c): getattr(c, _IMPLEMENTATION) for c in configs(model)}
         stack.enter_context(_implementation(model, "eager"))
@@ -202,32 +156,6 @@ def loaded_with(config: Any) -> str | None:
     kept = _switched.get(id(config))
     value = kept[1] if kept is not None else getattr(config, _IMPLEMENTATION, None)
     return value if isinstance(value, str) else None
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout off: it is applied to the weights before they are seen."""
-    training = [m for m in model.modules() if m.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-@contextmanager
-def _uncompiled(model: nn.Module) -> Iterator[None]:
-    """``model.compile()`` keeps the compiled call on the module; hooks and taps need the plain one."""
-    compiled = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl is not None]
-    try:
-        for module, _ in compiled:
-            module._compiled_call_impl = None
-        yield
-    finally:
-        for module, call in compiled:
-            module._compiled_call_impl = call
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from torch import nn
 
 from attnflow.capturing.notes import tapped
 from attnflow.capturing.session import Replace, Session
-from attnflow.capturing.state import prepared, unwrap
+from attnflow.capturing.state import prepared
 from attnflow.capturing.survey import survey
 from attnflow.errors import CaptureError
+from attnflow.inputs.running import unwrap
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from attnflow.comparing.plan import Plan
 from attnflow.comparing.scorer import Costs, Scorer, at_layers, correlated
 from attnflow.errors import AttnFlowError
 from attnflow.inputs.datasets import Row
-from attnflow.inputs.example import one_example, ready
+from attnflow.inputs.example import one_example
+from attnflow.inputs.running import undisturbed
 
 
 class Worker:
@@ -43,7 +44,7 @@ class Worker:
 
     def _records(self, row: Row) -> Iterator[dict[str, Any]]:
         plan = self.plan
-        with ready(self.model) as model:
+        with undisturbed(self.model) as model:
             with self.costs.timed("encode"):
                 example = one_example(model, self.tokenizer, row.text, plan.max_length)
                 goal, _ = example.goal(row.target, plan.position, None)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from attnflow.capturing import state
 from attnflow.errors import InputError, SelectionError, ShapeError
 from attnflow.inputs.embedding import run
 from attnflow.inputs.naming import plain_tokenizer
@@ -249,31 +247,3 @@ def _patches(tokens: Tokens, pixels: Tensor) -> Tensor:
 
 def _name(model: Any) -> str:
     return str(getattr(model, "name_or_path", "") or type(model).__name__)
-
-
-@contextmanager
-def ready(model: Any) -> Iterator[nn.Module]:
-    """The model itself, with dropout off and no compiled calls, which hooks do not reach; put back afterwards."""
-    module = state.unwrap(model)
-    with state.lock_of(module), state._evaluating(module), state._uncompiled(module):
-        yield module
-
-
-@contextmanager
-def differentiable() -> Iterator[None]:
-    """Gradients on, whatever the caller's context says."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
-
-
-@contextmanager
-def fixed_seed(seed: int) -> Iterator[None]:
-    """Chance that is the same every time, and the caller's own random numbers left as they were."""
-    state = np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(state)

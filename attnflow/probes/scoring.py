@@ -10,7 +10,8 @@ import torch
 
 from attnflow.comparing.scorer import Scorer
 from attnflow.errors import InputError, SelectionError
-from attnflow.inputs.example import one_example, ready
+from attnflow.inputs.example import one_example
+from attnflow.inputs.running import undisturbed
 from attnflow.relevance import Relevance
 from attnflow.scoring.registry import calls
 
@@ -84,7 +85,7 @@ def scores(
         read: the output position at which it is read; None where the model gives one output for the whole text.
         options: given to those methods that take them (``residual``, ``blank``, ``reduce``).
     """
-    with ready(model) as module:
+    with undisturbed(model) as module:
         example = one_example(module, tokenizer, encoding)
         goal, _ = example.goal(target, read, None)
         scorer = Scorer(example, goal, position)

@@ -15,7 +15,8 @@ from torch import Tensor
 from attnflow.divergence import DISTANCES
 from attnflow.errors import SelectionError
 from attnflow.inputs.embedding import IDS, find, repeated, run
-from attnflow.inputs.example import Example, examples, ready
+from attnflow.inputs.example import Example, examples
+from attnflow.inputs.running import undisturbed
 from attnflow.inputs.target import SCORES, Goal, Target
 from attnflow.relevance import Relevance
 from attnflow.tokens import Grouping, group_words
@@ -77,7 +78,7 @@ def blankout(
     _check(score, unit, batch_size)
     chosen: dict[str, Any] = {"blank": blank, "score": score, "unit": unit, "signed": signed}
     results = []
-    with ready(model) as module:
+    with undisturbed(model) as module:
         found, single = examples(module, tokenizer, text, **options)
         for example in found:
             settle_blank(example, blank)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnflow.capturing.capture import capture
-from attnflow.inputs.example import one_example, ready
+from attnflow.inputs.example import one_example
+from attnflow.inputs.running import undisturbed
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import MethodCall, calls, names
@@ -58,7 +59,7 @@ def _by_model(
     wanted = [call for call in asked if call.method.needs == "model"]
     if not wanted:
         return {}
-    with ready(model) as module:
+    with undisturbed(model) as module:
         example = one_example(module, tokenizer, text)
         goal = example.predicted(position)
         return {call.name: call.run(example, goal) for call in wanted}

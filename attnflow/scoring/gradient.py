@@ -12,7 +12,8 @@ from torch import Tensor
 
 from attnflow.errors import SelectionError
 from attnflow.inputs.embedding import IDS, Embedder, find, run
-from attnflow.inputs.example import Example, differentiable, examples, fixed_seed, ready
+from attnflow.inputs.example import Example, examples
+from attnflow.inputs.running import differentiable, fixed_seed, undisturbed
 from attnflow.inputs.target import Goal, Target, runner_up
 from attnflow.relevance import Relevance
 
@@ -94,7 +95,7 @@ def gradient(
     chosen: dict[str, Any] = {"method": method, "reduce": reduce, "baseline": baseline, "steps": steps}
     wanted = "prob" if reduce == "paper" and score is None else score
     results = []
-    with ready(model) as module:
+    with undisturbed(model) as module:
         found, single = examples(module, tokenizer, text, **options)
         for example in found:
             goal, _ = example.goal(target, position, wanted or "logit")

@@ -22,10 +22,10 @@ from attnflow.capturing.capture import run
 from attnflow.capturing.notes import name_of
 from attnflow.capturing.reduce import Heads, Reduction, check_heads
 from attnflow.capturing.session import Lazy, Record, Session
-from attnflow.capturing.state import unwrap
 from attnflow.capturing.survey import is_plain, survey
 from attnflow.errors import CaptureError, SelectionError
 from attnflow.inputs.encode import Inputs, encode
+from attnflow.inputs.running import unwrap
 from attnflow.select import pick_position
 from attnflow.tokens import Tokens
 

@@ -8,9 +8,8 @@ import torch
 from scipy.optimize import brentq
 
 from attnflow.audit import adversary
-from attnflow.audit.below import known_below
 from attnflow.audit.instances import inputs_of, open_texts, outputs_of
-from attnflow.audit.intervention import find_spot, forward, replaced
+from attnflow.audit.intervention import find_intervention, forward, lower_layers_once, replaced
 from attnflow.audit.measures import LN2, jsd
 from attnflow.errors import AttnFlowError
 from tests import standin
@@ -120,7 +119,7 @@ def test_layers_below_are_left_out_and_the_output_is_the_same(kind):
     model = classifier() if kind == "classifier" else causal(kind)
     texts = [[5, 6, 7, 8], [9, 3, 4, 7], [5, 5, 6, 6]]
     instances = list(open_texts(texts).instances(model, None))
-    spot = find_spot(model, instances[0], -1, None, "position", False)
+    intervention = find_intervention(model, instances[0], -1, None, "position", False)
     names = []
 
     def run(copies):
@@ -129,7 +128,7 @@ def test_layers_below_are_left_out_and_the_output_is_the_same(kind):
     with torch.no_grad(), replaced(model, lambda call, w: names.append(call.layer)) as records:
         plain = run(3)
         assert set(names) == {0, 1}
-        with known_below(model, spot, len(instances), run) as known:
+        with lower_layers_once(model, intervention, len(instances), run) as known:
             names.clear()
             known.copies = 3
             assert known.layers == 1 and torch.allclose(run(3), plain, atol=1e-6) and set(names) == {1}
@@ -150,16 +149,17 @@ def test_a_shared_layer_is_never_left_out():
 def test_layers_that_do_not_give_the_same_are_run():
     model = classifier()
     (instance,) = open_texts([[5, 6, 7, 8]]).instances(model, None)
-    spot = find_spot(model, instance, -1, None, "position", False)
+    intervention = find_intervention(model, instance, -1, None, "position", False)
     drift = iter(range(100))
 
     def run(copies):
         return outputs_of([instance], forward(model, inputs_of([instance], copies), records), copies) + next(drift)
 
     looking = replaced(model, lambda call, w: None)
-    with torch.no_grad(), looking as records, known_below(model, spot, 1, run) as known:
+    with torch.no_grad(), looking as records, lower_layers_once(model, intervention, 1, run) as known:
         assert known.layers == 0
-        assert all("forward" not in m.__dict__ for m in model.modules())
+        # The capture itself watches the forward of the model; the layers below have their own.
+        assert all("forward" not in m.__dict__ for m in model.base_model.encoder.modules())
 
 
 @pytest.mark.parametrize("how", ["well", "error", "interrupt"])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnflow import AttnFlowError, capture, flow, raw, rollout
-from attnflow.audit import Look, Recipe, guide
+from attnflow.audit import AttentionRow, Recipe, guide
 from attnflow.audit.guide import _token_wise
 from attnflow.audit.guides import guide_weights, settled, uniform_rows
 from attnflow.audit.training import trained
@@ -66,7 +66,7 @@ def test_the_token_wise_model_begins_with_given_word_vectors(data):
 
 @pytest.mark.parametrize(("method", "function"), [("raw", raw), ("rollout", rollout), ("flow", flow)])
 def test_guides_are_the_librarys_own_rows_without_special_tokens(data, model, method, function):
-    found = guide_weights(method, model, data, Look())
+    found = guide_weights(method, model, data, AttentionRow())
     for i in (0, 5):
         ids = list(data.valid.ids[i])
         row = function(capture(model, None, ids), layer=-1, position=0).scores[-1]
@@ -78,7 +78,7 @@ def test_the_gradient_guides_too(data, model):
     from dataclasses import replace
 
     few = replace(data, train=data.test, valid=data.test)
-    found = guide_weights("gradient", model, few, Look())
+    found = guide_weights("gradient", model, few, AttentionRow())
     assert all(row.sum().item() == pytest.approx(1, abs=1e-5) for row in found["test"])
 
 
@@ -91,16 +91,16 @@ def test_weights_sum_to_one_and_none_is_on_a_special_token(data):
 
 def test_weights_of_another_model_are_refused(data, model, tmp_path):
     path = tmp_path / "raw.safetensors"
-    guide_weights("raw", model, data, Look(), path, "one")
+    guide_weights("raw", model, data, AttentionRow(), path, "one")
     with pytest.raises(AttnFlowError, match="of one., and .raw .* of two. were asked for.*another folder="):
-        guide_weights("raw", model, data, Look(), path, "two")
+        guide_weights("raw", model, data, AttentionRow(), path, "two")
 
 
 def test_bad_choices_are_refused(data, model):
     with pytest.raises(AttnFlowError, match="guide 'lime' is not known. Use some of: raw, rollout"):
         guide(lstm, data, guides=["lime"])
     with pytest.raises(AttnFlowError, match="guide 'lime' is not known"):
-        guide_weights("lime", model, data, Look())
+        guide_weights("lime", model, data, AttentionRow())
     with pytest.raises(AttnFlowError, match="adversary=-1"):
         guide(lstm, data, adversary=-1)
     with pytest.raises(AttnFlowError, match="convention='x'"):

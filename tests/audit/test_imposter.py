@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from attnflow import AttnFlowError
-from attnflow.audit import Finding, Look, Recipe, imposter, seeds
-from attnflow.audit.imposter import Target, copied
+from attnflow.audit import AttentionRow, Finding, Recipe, imposter, seeds
+from attnflow.audit.imposter import BaseOutcomes, train_imposter
 from attnflow.audit.training import build, trained
 
 from .tiny import RECIPE, bert, lstm, splits
@@ -61,15 +61,26 @@ def test_other_findings_join_the_curve(data, folder):
 
 def test_the_loss_is_the_papers(data):
     base = trained(lstm, data, recipe=Recipe(epochs=1))
-    target = Target.of(base.model, data, Look())
+    outcomes = BaseOutcomes.of(base.model, data, AttentionRow())
     recipe = Recipe(epochs=1, batch=64, rate=1e-6)
-    found = copied(lstm, data, base, target, 0.1, seed=0, folder=None, recipe=recipe, look=Look(), convention="scalar")
+    found = train_imposter(
+        lstm,
+        data,
+        base,
+        outcomes,
+        0.1,
+        seed=0,
+        folder=None,
+        recipe=recipe,
+        attention_row=AttentionRow(),
+        convention="scalar",
+    )
     start = build(lstm, 0)
     total = 0.0
     for i, ids in enumerate(data.train.ids):
         out = start(torch.tensor([ids]), output_attentions=True)
-        p, q = out.logits.softmax(-1)[0], target.train.probabilities[i]
-        a, b = out.attentions[0][0, 0, 0, 1:-1], target.train.attention[i][1:-1]
+        p, q = out.logits.softmax(-1)[0], outcomes.train.probabilities[i]
+        a, b = out.attentions[0][0, 0, 0, 1:-1], outcomes.train.attention[i][1:-1]
         total += (0.5 * abs(p[1] - q[1]) - 0.1 * (a * (a / b).log()).sum()).item()
     assert found.history[0]["loss"] == pytest.approx(total, abs=1e-4)
 

@@ -10,7 +10,7 @@ import torch
 
 from attnflow.audit import permutation
 from attnflow.audit.instances import open_texts
-from attnflow.audit.intervention import find_spot, forward, replaced
+from attnflow.audit.intervention import find_intervention, forward, replaced
 from attnflow.audit.permutation import _bin, _Shuffle, changes_of, shuffled
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from tests import standin
@@ -22,7 +22,7 @@ TEXTS = ["the key to the cabinets", "the author of the books is near"]
 def shuffle_of(model, text, tokenizer=None, seed=0, **options):
     chosen = {"layers": -1, "heads": None, "rows": "position", "fix_special": False, **options}
     (instance,) = open_texts([text]).instances(model, tokenizer)
-    return _Shuffle(find_spot(model, instance, **chosen), instance, seed, False)
+    return _Shuffle(find_intervention(model, instance, **chosen), instance, seed, False)
 
 
 def watched(model, shuffle, first=0):

@@ -36,7 +36,7 @@ def test_words_leave_out_what_the_tokenizer_added():
     data = splits()
     ids = torch.tensor([[2, 4, 1, 3, 0], [2, 3, 0, 0, 0]])
     mask = (ids != 0).long()
-    assert data.words(ids, mask).int().tolist() == [[0, 1, 1, 0, 0], [1, 1, 0, 0, 0]]
+    assert data.text_tokens(ids, mask).int().tolist() == [[0, 1, 1, 0, 0], [1, 1, 0, 0, 0]]
     assert data.edges
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnflow import AttnFlowError, capture
-from attnflow.audit.scores import Look, f1, outcome, quality, rank_quality, uniform_weights, watched
+from attnflow.audit.outcomes import AttentionRow, f1, outcome, quality, rank_quality, uniform_weights, watched
 from attnflow.audit.training import CHECKPOINT, Recipe, build, fit, trained
 from attnflow.capturing import live
 
@@ -24,7 +24,10 @@ def same(a, b):
 def test_a_word_that_decides_is_learned(data):
     found = trained(lstm, data, recipe=RECIPE)
     assert found.score == 1.0 and not found.model.training
-    assert f1(outcome(found.model, data.test, 0, Look()).probabilities.argmax(-1).numpy(), data.test.labels, 2) > 0.9
+    assert (
+        f1(outcome(found.model, data.test, 0, AttentionRow()).probabilities.argmax(-1).numpy(), data.test.labels, 2)
+        > 0.9
+    )
 
 
 @pytest.mark.parametrize("make", [lstm, bert])
@@ -131,7 +134,7 @@ def test_the_attention_seen_while_training_is_the_attention_captured(data, make)
     model = build(make, 0)
     model.eval()
     batch = next(data.test.batches(4, 0))
-    with watched(model, Look()) as watch:
+    with watched(model, AttentionRow()) as watch:
         model.train()
         model(batch.ids, batch.mask)
         in_training = watch.rows(batch.mask)
@@ -151,32 +154,32 @@ def test_look_takes_layers_and_positions(data):
     batch = next(data.test.batches(4, 0))
     att = capture(model, None, {"input_ids": batch.ids, "attention_mask": batch.mask})[0]
     n = int(batch.mask[0].sum())
-    for look, expected in (
-        (Look((0, 1)), att.weights[:, 0].mean(0)),
-        (Look((0,), "last"), att.weights[0, n - 1]),
-        (Look((0,), 2), att.weights[0, 2]),
+    for attention_row, expected in (
+        (AttentionRow((0, 1)), att.weights[:, 0].mean(0)),
+        (AttentionRow((0,), "last"), att.weights[0, n - 1]),
+        (AttentionRow((0,), 2), att.weights[0, 2]),
     ):
-        with watched(model, look) as watch, torch.no_grad():
+        with watched(model, attention_row) as watch, torch.no_grad():
             model(batch.ids, batch.mask)
             np.testing.assert_allclose(watch.rows(batch.mask)[0, :n], expected, atol=1e-5)
 
 
 def test_bad_looks_are_refused(data):
     with pytest.raises(AttnFlowError, match="layers is empty"):
-        Look(())
+        AttentionRow(())
     with pytest.raises(AttnFlowError, match="position='mask' is not known"):
-        Look(position="mask")
+        AttentionRow(position="mask")
     model = build(bert, 0)
     with pytest.raises(AttnFlowError, match="position=99, but a text has"):
-        outcome(model, data.test, 0, Look(position=99))
+        outcome(model, data.test, 0, AttentionRow(position=99))
     with pytest.raises(AttnFlowError, match="7"):
-        outcome(model, data.test, 0, Look((7,)))
+        outcome(model, data.test, 0, AttentionRow((7,)))
     with (
         pytest.raises(AttnFlowError, match="no attention module that can be watched"),
         live(torch.nn.Linear(1, 1), print),
     ):
         pass
-    with pytest.raises(AttnFlowError, match="no attention was seen: 0 calls"), watched(model, Look()) as watch:
+    with pytest.raises(AttnFlowError, match="no attention was seen: 0 calls"), watched(model, AttentionRow()) as watch:
         watch.rows(torch.ones(1, 3))
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnflow.audit import uniform
-from attnflow.audit.scores import Look, outcome, uniform_weights
+from attnflow.audit.outcomes import AttentionRow, outcome, uniform_weights
 from attnflow.audit.training import CHECKPOINT, build
 
 from .tiny import RECIPE, bert, lstm, splits
@@ -43,8 +43,8 @@ def test_it_resumes_to_the_same(found, data):
 def test_the_swap_is_the_models_own_uniform_attention(data):
     model, own = build(lstm, 0), build(lambda s: lstm(attention="uniform"), 0)
     own.load_state_dict(model.state_dict())
-    swapped = outcome(model, data.test, 0, Look(), uniform_weights)
-    expected = outcome(own, data.test, 0, Look())
+    swapped = outcome(model, data.test, 0, AttentionRow(), uniform_weights)
+    expected = outcome(own, data.test, 0, AttentionRow())
     torch.testing.assert_close(swapped.probabilities, expected.probabilities)
     torch.testing.assert_close(swapped.attention[0], expected.attention[0])
 
@@ -74,7 +74,7 @@ def test_a_transformer_is_uniform_in_every_layer_while_it_trains(data):
 
 
 def test_a_transformer_runs(data):
-    finding = uniform(bert, data, recipe=RECIPE, look=Look((0, 1)))
+    finding = uniform(bert, data, recipe=RECIPE, attention_row=AttentionRow((0, 1)))
     assert finding.records["jsd"].between(0, 0.6932).all()
 
 

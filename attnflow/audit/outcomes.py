@@ -1,4 +1,4 @@
-"""What a trained model says, what it attends to meanwhile, and how good it is."""
+"""Predictions, attention rows and metrics of a trained classifier."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Look:
+class AttentionRow:
     """Which attention of a model is compared: one distribution over the tokens for each text.
 
     Attributes:
@@ -36,11 +36,11 @@ class Look:
 
     def __post_init__(self) -> None:
         if not self.layers:
-            raise SelectionError("layers is empty: choose at least one,  Look(layers=(-1,))")
+            raise SelectionError("layers is empty: choose at least one,  AttentionRow(layers=(-1,))")
         if isinstance(self.position, str) and self.position not in ("cls", "last"):
             raise SelectionError(f"position={self.position!r} is not known. Use 'cls', 'last' or a number.")
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """What is compared, for the settings."""
         return f"mean over heads of layers {list(self.layers)}, row {self.position!r}; a pooling attention as it is"
 
@@ -48,8 +48,8 @@ class Look:
 class Watch:
     """The attention of the latest run of a model that is watched."""
 
-    def __init__(self, model: Any, look: Look, change: Replace | None) -> None:
-        self.model, self.look, self.change = model, look, change
+    def __init__(self, model: Any, attention_row: AttentionRow, change: Replace | None) -> None:
+        self.model, self.attention_row, self.change = model, attention_row, change
         self.seen: dict[tuple[str, int], Tensor] = {}
 
     def note(self, call: Call, weights: Tensor) -> Tensor | None:
@@ -60,7 +60,7 @@ class Watch:
         return changed
 
     def rows(self, mask: Tensor) -> Tensor:
-        """``[batch, n]``: how much the row of the look attended to each token, in the autograd graph."""
+        """``[batch, n]``: how much the watched row attended to each token, in the autograd graph."""
         if not self.seen:
             raise CaptureError(
                 f"{type(self.model).__name__} was run and no attention was seen: 0 calls. Models that compute it in a "
@@ -69,16 +69,18 @@ class Watch:
         # The tower that ran last is the one whose output is read.
         tower = next(reversed(self.seen))[0]
         have = sorted(layer for name, layer in self.seen if name == tower)
-        chosen = [have[pick_layer(layer, have)] for layer in self.look.layers]
-        found = torch.stack([_row(self.seen[tower, layer], mask, self.look.position) for layer in chosen]).mean(0)
+        layers = [have[pick_layer(layer, have)] for layer in self.attention_row.layers]
+        found = torch.stack(
+            [_row(self.seen[tower, layer], mask, self.attention_row.position) for layer in layers]
+        ).mean(0)
         self.seen.clear()
         return found
 
 
 @contextmanager
-def watched(model: Any, look: Look, change: Replace | None = None) -> Iterator[Watch]:
+def watched(model: Any, attention_row: AttentionRow, change: Replace | None = None) -> Iterator[Watch]:
     """A model whose attention is seen, and changed by ``change``, also while it trains."""
-    watch = Watch(model, look, change)
+    watch = Watch(model, attention_row, change)
     with live(model, watch.note):
         yield watch
 
@@ -148,7 +150,7 @@ def predictions(split: Split, pad: int, forward: Forward, device: Any = "cpu", s
     return said
 
 
-def outcome(model: Any, split: Split, pad: int, look: Look, change: Replace | None = None) -> Outcome:
+def outcome(model: Any, split: Split, pad: int, attention_row: AttentionRow, change: Replace | None = None) -> Outcome:
     """Run a model over a split, with its attention changed by ``change`` where that is given."""
     rows: list[Tensor] = [torch.empty(0)] * len(split)
 
@@ -159,7 +161,7 @@ def outcome(model: Any, split: Split, pad: int, look: Look, change: Replace | No
         return logits
 
     model.eval()
-    with watched(model, look, change) as watch:
+    with watched(model, attention_row, change) as watch:
         said = predictions(split, pad, forward, device_of(model))
     return Outcome(said, tuple(rows))
 

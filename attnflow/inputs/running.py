@@ -1,0 +1,127 @@
+"""A model to run as it is: unwrapped, one run at a time, dropout off, and put back afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import nn
+
+from attnflow.errors import CaptureError
+
+_guard = threading.RLock()
+_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+
+
+def unwrap(model: Any) -> nn.Module:
+    """The module to capture from: inside ``torch.compile``, a pipeline or a ``SentenceTransformer``."""
+    return unpack(model)[0]
+
+
+def unpack(model: Any, tokenizer: Any = None) -> tuple[nn.Module, Any]:
+    """(the module to capture from, its tokenizer): what holds a model also knows its tokenizer."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError(
+            f"model is a {type(model).__name__} made by torch.jit: its code is a fixed graph, in which no attention "
+            "module can be watched. Give the model that was traced."
+        )
+    if isinstance(model, torch.export.ExportedProgram) or _exported(model):
+        raise CaptureError(
+            f"model is a {type(model).__name__} made by torch.export: its code is a fixed graph, in which no attention "
+            "module can be watched. Give the model that was exported."
+        )
+    if isinstance(model, nn.Module):
+        inner = getattr(model, "_orig_mod", None)
+        if isinstance(inner, nn.Module):
+            return unpack(inner, tokenizer)
+        from transformers import PreTrainedModel  # here, because it takes longer to import than all of attnflow
+
+        if "sentence_transformers" in {c.__module__.split(".")[0] for c in type(model).__mro__}:
+            held = next((m for m in model.modules() if isinstance(m, PreTrainedModel)), None)
+            if held is not None:
+                return held, tokenizer if tokenizer is not None else getattr(model, "tokenizer", None)
+        return model, tokenizer
+    inner = getattr(model, "model", None)
+    if isinstance(inner, nn.Module):
+        own = getattr(model, "tokenizer", None) or getattr(model, "processor", None)
+        return unpack(inner, tokenizer if tokenizer is not None else own)
+    raise CaptureError(
+        f"model is a {type(model).__name__}, not a torch module. Load one:  model = AutoModel.from_pretrained(name)"
+    )
+
+
+def _exported(model: Any) -> bool:
+    from transformers import PreTrainedModel
+
+    return isinstance(model, torch.fx.GraphModule) and not any(isinstance(m, PreTrainedModel) for m in model.children())
+
+
+def renew_locks() -> None:
+    """In a forked child nobody holds a lock any more."""
+    global _guard, _locks
+    _guard, _locks = threading.RLock(), WeakKeyDictionary()
+
+
+def lock_of(model: nn.Module) -> threading.RLock:
+    """One lock a model: two captures of the same model run after one another."""
+    with _guard:
+        return _locks.setdefault(model, threading.RLock())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Dropout off: it is applied to the weights before they are seen."""
+    training = [m for m in model.modules() if m.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """``model.compile()`` keeps the compiled call on the module; hooks and taps need the plain one."""
+    compiled = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl is not None]
+    try:
+        for module, _ in compiled:
+            module._compiled_call_impl = None
+        yield
+    finally:
+        for module, call in compiled:
+            module._compiled_call_impl = call
+
+
+@contextmanager
+def undisturbed(model: Any) -> Iterator[nn.Module]:
+    """The model itself, with dropout off and no compiled calls, which hooks do not reach; put back afterwards."""
+    module = unwrap(model)
+    with lock_of(module), evaluating(module), uncompiled(module):
+        yield module
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Gradients on, whatever the caller's context says."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def fixed_seed(seed: int) -> Iterator[None]:
+    """Chance that is the same every time, and the caller's own random numbers left as they were."""
+    state = np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(state)
