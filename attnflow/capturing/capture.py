@@ -160,17 +160,30 @@ def run(
         with prepared(model, session), grad_mode(session.gradients), tapped(session):
             outputs = model(**_in_graph(batch, session))
             _differentiate(session, outputs, target, settings)
+    if session.refused:
+        _drop(session)
     if not session.count and session.route in ("auto", "output_attentions"):
         _refuse_replace(model, session)
         with prepared(model, session, hooks=False), grad_mode(session.gradients):
             try:
                 outputs = returned.run(model, _in_graph(batch, session), session)
-            except TypeError as error:
-                raise nothing(model, session) from error
+            except (TypeError, CaptureError) as error:
+                if session.refused or isinstance(error, TypeError):
+                    raise (session.refused or [nothing(model, session)])[0] from error
+                raise
             _differentiate(session, outputs, target, settings)
     if not session.count:
-        raise nothing(model, session)
+        raise (session.refused or [nothing(model, session)])[0]
     return session.records, uncalled(session)
+
+
+def _drop(session: Session) -> None:
+    """What the model itself returns may still be right where its softmaxes do not tell; else this is the error."""
+    session.records.clear()
+    session.heard.clear()
+    session.count = 0
+    if session.route not in ("auto", "output_attentions") or session.replace is not None or session.gradients:
+        raise session.refused[0]
 
 
 def _in_graph(batch: dict[str, Any], session: Session) -> dict[str, Any]:

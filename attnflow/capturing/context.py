@@ -83,6 +83,9 @@ class Taken:
         session = self._session
         if not session.tracing:
             raise CaptureError("This capture was never entered:  with capture(model) as taken: model(**inputs)")
+        session.settle()
+        if session.refused:
+            raise session.refused[0]
         if not session.records:
             raise nothing(self._model, session)
         for record in session.records:

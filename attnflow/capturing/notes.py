@@ -55,6 +55,12 @@ def nothing(model: nn.Module, session: Session) -> CaptureError:
         return CaptureError(
             f"{type(model).__name__} was not run inside the with block:  with capture(model) as taken: model(**inputs)"
         )
+    if session.outside:
+        shapes, count = ", ".join(sorted({"×".join(map(str, s)) for s in session.outside})[:3]), len(session.outside)
+        return CaptureError(
+            f"{type(model).__name__} ({kind}) computed {count} softmaxes ({shapes}), none of them inside a module "
+            "whose class or name says attention: which of them is attention cannot be told."
+        )
     tried = "interface, tap, output_attentions" if session.route == "auto" else session.route
     count = len(session.survey.sites)
     return CaptureError(

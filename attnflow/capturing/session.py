@@ -18,6 +18,8 @@ from attnflow.capturing import memory
 from attnflow.capturing.plain import Plans
 from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.survey import Site, Survey
+from attnflow.capturing.trail import Trail, foreign
+from attnflow.errors import CaptureError
 
 if TYPE_CHECKING:
     from attnflow.capturing.gradient_edges import Mixture
@@ -40,6 +42,7 @@ _NAMING = (
     "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "pixel_values", "input_features",
     "inputs_embeds", "image_grid_thw", "grid_thw",
 )  # fmt: skip
+_LEAD = ("decoder_input_ids", "input_ids", "inputs_embeds", "pixel_values", "input_features")
 _OTHER_STATES = ("encoder_hidden_states", "key_value_states", "cross_attention_states", "encoder_states")
 
 
@@ -171,6 +174,11 @@ class Session:
         self.open_tap: Callable[[], AbstractContextManager[object]] = nullcontext
         self.alone = threading.RLock()
         self.boundary: Run | None = None
+        self.trail: Trail | None = None
+        self.sizes: dict[int, list[tuple[int, ...]]] = {}
+        self.refused: list[CaptureError] = []
+        self.outside: list[tuple[int, ...]] = []
+        self.settle: Callable[[], None] = _nothing
         self.reached = False
 
     # What the session hears of the models and of every attention module says where the run is.
@@ -210,6 +218,7 @@ class Session:
             return
         if self.tracing and isinstance(output, Mapping):
             self.given[self.runs].left = _trace(output.get("past_key_values"))
+        self.settle()
         self.stack.clear()
         self.plans.clear()
         if last:
@@ -219,11 +228,16 @@ class Session:
 
     def enter_site(self, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An attention module's forward begins."""
+        if not self.stack:
+            self.settle()
         self._begin(site)
         own = kwargs.get("hidden_states", args[0] if args else None)
         other = next((kwargs[n] for n in _OTHER_STATES if n in kwargs), None)
         self.stack.append((site, _is_cross(site, args, kwargs), _origin(own, other)))
         self.entries[self.runs, id(site.module)] += 1
+        if foreign(site):
+            given = (*args, *kwargs.values())
+            self.sizes[id(site.module)] = [tuple(t.shape) for t in given if isinstance(t, torch.Tensor)]
 
     def _begin(self, site: Site) -> None:
         """A new run, if a model was entered anew (or none at all) and this module has been in the open one."""
@@ -239,6 +253,20 @@ class Session:
         """An attention module's forward ends, also by an exception."""
         while self.stack and self.stack.pop()[0] is not site:
             pass
+        if not self.stack and (self.trail is None or not self.trail.open):
+            self.settle()
+
+    def batch(self) -> int:
+        """How many texts this run was given; 0 if that is not known."""
+        given = self.given[self.runs].inputs
+        return next((int(given[n].shape[0]) for n in _LEAD if n in given and given[n].ndim), 0)
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """True if ``[batch, heads, queries, keys]`` has as many texts and positions as this run was given."""
+        given = self.given[max(self.runs - 1, 0)].inputs
+        known = [n for n in _LEAD if n in given and given[n].ndim > 1]
+        lengths = {int(given[n].shape[1]) for n in known}
+        return bool(known) and shape[0] == given[known[0]].shape[0] and {shape[-1], shape[-2]} <= lengths
 
     def here(self) -> AbstractContextManager[object]:
         """The tap, for a run in another thread than the one that opened the session: a tap is of one thread."""
@@ -272,6 +300,10 @@ class Session:
         else:
             self.records.append(record)
             memory.give_back(record.weights, len(self.records))
+
+
+def _nothing() -> None:
+    """Nothing is left to be settled when the outermost attention module ends."""
 
 
 def _over(first: Run, then: Run) -> Run:

@@ -14,9 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from attnflow.capturing.layout import refusal, settled
 from attnflow.capturing.session import Record, Session, watching
 from attnflow.capturing.survey import Site
 from attnflow.capturing.swap import SOFTMAXES, bound, check_shape
+from attnflow.capturing.trail import Seen, Trail, foreign
+from attnflow.errors import CaptureError
 
 
 class Tap(TorchFunctionMode):
@@ -25,12 +28,15 @@ class Tap(TorchFunctionMode):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
+        session.settle = self._settle
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         site = self._site() if func in _SEEN else None
         if site is None:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            self._pass(func, args, kwargs, out)
+            return out
         if func is F.multi_head_attention_forward:
             return self._multi_head(site, func, args, kwargs)
         if func is F.scaled_dot_product_attention:
@@ -38,9 +44,79 @@ class Tap(TorchFunctionMode):
         if self.session.gradients:
             args = _in_graph(args)
         out = func(*args, **kwargs)
-        if out.ndim < 3 or not _over_keys(args, kwargs, out):
+        if out.ndim < 3:
             return out
-        return self._see(site, out)
+        if foreign(site) and self.session.layers != frozenset():
+            return self._trace(site, out, _axis(args, kwargs, out))
+        return self._see(site, out) if _axis(args, kwargs, out) == out.ndim - 1 else out
+
+    def _pass(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Follow what becomes of weights, and count softmaxes that belong to no attention module."""
+        session = self.session
+        if session.quiet:
+            return
+        if session.trail is not None:
+            session.trail.follow(func, args, kwargs, out)
+        elif func in SOFTMAXES and out.ndim > 2 and not session.stack:
+            session.outside.append(tuple(out.shape))
+
+    def _trace(self, site: Site, weights: torch.Tensor, axis: int, result: Any = None) -> torch.Tensor:
+        """Weights of code that nobody has checked: their layout is told by what becomes of them."""
+        session, lengths, batch = self.session, self._lengths(site), self._batch(site)
+        call = None
+        if session.replace is not None or session.gradients:
+            usual = weights.ndim == 4 and axis == 3 and weights.shape[0] == batch and weights.shape[2] in lengths
+            if not usual:
+                raise refusal(
+                    [Seen(site, None, weights, axis)],
+                    "replace= and gradients= need one softmax over [batch, heads, queries, keys]",
+                )
+            weights = self._see(site, weights)
+        else:
+            call = session.call(site)
+        if session.trail is None:
+            session.trail = Trail(batch)
+        seen = Seen(site, call, weights, axis)
+        if result is None:
+            session.trail.begin(seen)
+        else:
+            session.trail.fused(seen, result)
+        return weights
+
+    def _settle(self) -> None:
+        """The outermost attention module is over: keep what its softmaxes were, or why that cannot be told."""
+        session, trail = self.session, self.session.trail
+        session.trail = None
+        groups: dict[tuple[int, int], list[Seen]] = {}
+        for seen in trail.seen if trail is not None else ():
+            entry = seen.call.entry if seen.call is not None else -1
+            groups.setdefault((id(seen.site.module), entry), []).append(seen)
+        for parts in groups.values():
+            site, call = parts[0].site, parts[0].call
+            past = session.given[session.runs].past
+            try:
+                four = settled(parts, self._batch(site), self._lengths(site), past)
+            except CaptureError as error:
+                session.refused.append(error)
+                continue
+            if call is not None and session.wants(call):
+                kept = session.reduction.whole(four)
+                session.keep(Record(call, site, kept, four.shape[-2], four.shape[-1], "tap", four.dtype))
+
+    def _batch(self, site: Site) -> int:
+        sizes = self.session.sizes.get(id(site.module), [])
+        return self.session.batch() or next((s[0] for s in sizes if len(s) >= 3), 1)
+
+    def _lengths(self, site: Site) -> set[int]:
+        """How many positions the module may look from and at, by the sequences that it was given."""
+        batch, given = self._batch(site), self.session.given[self.session.runs].inputs
+        found: set[int] = set()
+        for shape in self.session.sizes.get(id(site.module), []):
+            if len(shape) == 3 and batch in shape[:2]:
+                found.add(shape[1] if shape[0] == batch else shape[0])
+        if not found:
+            found = {int(t.shape[1]) for n, t in given.items() if n.endswith(("input_ids", "embeds")) and t.ndim > 1}
+        return found
 
     def _site(self) -> Site | None:
         """The attention module that the run is in, if what it does is to be seen."""
@@ -80,6 +156,10 @@ class Tap(TorchFunctionMode):
         if self.session.gradients and not given["query"].requires_grad:
             given["query"] = given["query"].detach().requires_grad_()
         weights = sdpa_weights(**given)
+        if foreign(site) and not self.session.gradients and self.session.replace is None:
+            out = func(*args, **kwargs)
+            self._trace(site, weights, weights.ndim - 1, out)
+            return out
         before = weights
         weights = self._see(site, weights)
         if weights is before and not self.session.gradients:
@@ -148,9 +228,10 @@ def sdpa_weights(
     return torch.softmax(scores.float(), -1).nan_to_num(0.0).to(query.dtype)
 
 
-def _over_keys(args: Any, kwargs: Any, out: torch.Tensor) -> bool:
+def _axis(args: Any, kwargs: Any, out: torch.Tensor) -> int:
+    """The axis that a softmax goes over; -1 where it is not said."""
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    return dim is not None and dim in (-1, out.ndim - 1)
+    return -1 if not isinstance(dim, int) else dim % out.ndim
 
 
 def _heads(site: Site, weights: torch.Tensor) -> int | None:

@@ -1,0 +1,1 @@
+"""Modelling code of the kinds that come with a model and that no library has checked."""
