@@ -75,8 +75,14 @@ def assemble(
     route = "+".join(sorted({r.source for r in records}))
     kept = heads if isinstance(heads, str | int) else tuple(heads)
     said = tuple(dict.fromkeys(notes))
-    inside = edges in RESIDUAL_INSIDE
-    return [Attention(b, kept, route, model, said, dict(settings), edges, inside) for b in blocks]
+    inside, certificate = edges in RESIDUAL_INSIDE, _certificate(found)
+    return [Attention(b, kept, route, model, said, dict(settings), edges, inside, certificate) for b in blocks]
+
+
+def _certificate(found: Sequence[Tower]) -> dict[str, float] | None:
+    """For each tower the largest error of its layers."""
+    errors = {t.name: [r.error for r in t.records if r.error is not None] for t in found}
+    return {name: max(of) for name, of in errors.items() if of} or None
 
 
 def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str) -> Iterable[tuple[str, int, Block]]:
@@ -91,8 +97,10 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
         return
     for example in range(frame.batch):
         rows, columns = _axes(tower, first, frame, example, parts)
-        matrices, gradients = [], []
+        matrices, gradients, ratios = [], [], []
         for record in tower.records:
+            if record.mixing is not None:
+                ratios.append(_rows_of(record.mixing, example, parts, rows.kept, record))
             matrices.append(_cut(record.weights, example, parts, rows.kept, columns.kept, record))
             if record.gradient is not None:
                 gradients.append(_cut(record.gradient, example, parts, rows.kept, columns.kept, record))
@@ -105,6 +113,7 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
             tuple(weights), tuple(tower.layers), rows.tokens, keys, False,
             tuple(r.call.name for r in tower.records), tower.depth,
             tuple(gradients) if len(gradients) == len(matrices) else None,
+            tuple(ratios) if len(ratios) == len(matrices) else None,
         )  # fmt: skip
         block = replace(block, causal=tower.kind == "self" and is_causal(block))
         if _merged(tower, first, frame) or "Merged" in type(first.site.module).__name__:
@@ -182,6 +191,15 @@ def _cut(
     if columns is not None and len(columns) != record.keys:
         one = one[..., [*columns, *range(record.keys, record.keys + extra)]]
     return one
+
+
+def _rows_of(ratios: torch.Tensor, example: int, parts: int, rows: Any, record: Record) -> np.ndarray[Any, Any]:
+    """One example's number for each output position, without padding."""
+    one = ratios.detach().cpu()
+    if parts > 1:
+        return one[example * parts : (example + 1) * parts].reshape(-1).numpy()
+    row = one[example if len(one) > 1 else 0].numpy()
+    return row[list(rows)] if rows is not None and len(rows) != record.queries else row
 
 
 def _apart(parts: np.ndarray[Any, Any], extra: int, places: Sequence[int]) -> np.ndarray[Any, Any]:

@@ -18,6 +18,7 @@ from attnflow.capturing import outputs as returned
 from attnflow.capturing.bands import FAMILIES
 from attnflow.capturing.blocks import Frame, assemble
 from attnflow.capturing.context import Taken, assemble_runs
+from attnflow.capturing.edges.watch import watch, watched
 from attnflow.capturing.notes import model_type, name_of, nothing, tapped, uncalled
 from attnflow.capturing.reduce import Heads, Reduction, check_heads, storage_dtype
 from attnflow.capturing.session import Record, Replace, Session
@@ -58,6 +59,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     replace: Replace | None = None,
     route: Route = "auto",
     block: int | None = None,
+    mixing: bool = False,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> Attention | list[Attention] | Taken:
     """The attention of ``model`` on ``text``: the model is run once and left exactly as it was.
@@ -83,7 +85,10 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
             predicted), a class or token id, a list with one for each text, or a function of the model's outputs.
         edges: what each layer's matrix holds: "attention" (the weights) or "gradient": E_h[(A ⊙ ∂y/∂A)⁺], what each
             weight gave to the target y (Chefer et al. 2021, equation 5); its rows have any sum. ``heads`` then says how
-            the products are brought down.
+            the products are brought down. Or what the layer really mixes, with its residual: "norm" (Kobayashi et al.
+            2021) or "alti" (Ferrando et al. 2022); rows are output positions, columns input positions. The parts of
+            each layer are added up and compared with what the model computed: the error is in ``certificate``, and
+            above 1e-3 the call is refused.
         target: with edges="gradient", the number y that is explained: None (what the model predicted), a class or
             token, a pair (a, b) for a minus b, a list with one for each text, or a function of the model's outputs, as
             for :func:`attnflow.gradient`.
@@ -93,6 +98,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
             ``layer``, ``kind`` and ``tower`` of the module.
         route: "auto", or only one of "interface", "tap", "output_attentions".
         block: number of query rows computed at a time.
+        mixing: also keep the mixing ratio of each output position (Kobayashi et al. 2021).
 
     >>> from transformers import BertConfig, BertModel
     >>> small = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, vocab_size=30)
@@ -122,9 +128,11 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         found, reduction, layers=_layers(layers, found), block=block, replace=replace,
         gradients=differentiates or by_gradient, route=route,
     )  # fmt: skip
+    session.watch = watch(module, session, edges, mixing)
     settings: dict[str, Any] = {"heads": heads, "dtype": str(reduction.dtype).removeprefix("torch."), "sinks": sinks}
+    settings |= {"edges": edges} if edges != "attention" else {}
     if text is None and inputs is None:
-        return Taken(module, tokenizer, session, sinks, settings)
+        return Taken(module, tokenizer, session, sinks, settings, edges)
     given = encode(module, tokenizer, text, inputs=inputs, text_target=text_target, max_new_tokens=max_new_tokens)
     settings |= given.settings
     said: list[dict[str, Any]] = []
@@ -157,13 +165,13 @@ def run(
     first = session.route in ("auto", "interface", "tap") and model_type(model) not in FAMILIES
     outputs: Any = None
     if session.route != "output_attentions" and first and session.survey.sites:
-        with prepared(model, session), grad_mode(session.gradients), tapped(session):
+        with prepared(model, session), grad_mode(session.gradients), watched(session), tapped(session):
             outputs = model(**_in_graph(batch, session))
             _differentiate(session, outputs, target, settings)
     if session.refused:
         _drop(session)
     if not session.count and session.route in ("auto", "output_attentions"):
-        _refuse_replace(model, session)
+        _refuse_late(model, session)
         with prepared(model, session, hooks=False), grad_mode(session.gradients):
             try:
                 outputs = returned.run(model, _in_graph(batch, session), session)
@@ -210,7 +218,12 @@ def _refuse_inference(model: nn.Module) -> None:
         )
 
 
-def _refuse_replace(model: nn.Module, session: Session) -> None:
+def _refuse_late(model: nn.Module, session: Session) -> None:
+    if session.watch is not None:
+        raise CaptureError(
+            f"The attention of {type(model).__name__} can only be read from its outputs, where the values with which "
+            "its weights are multiplied are not seen. Use edges='attention'."
+        )
     if session.replace is not None:
         raise CaptureError(
             f"replace= was given, and the attention of {type(model).__name__} can only be read from its outputs, "
@@ -273,8 +286,6 @@ def _check_edges(edges: str, differentiates: bool, alone: bool, target: Any, pos
         raise SelectionError(
             f"{name}= belongs to edges='gradient', but these are {edges} edges, which explain no target. Leave it out."
         )
-    if edges not in ("attention", "gradient"):
-        raise SelectionError(f"edges={edges!r} are not captured here. Use 'attention' or 'gradient'.")
 
 
 def _layers(layers: int | Sequence[int] | None, found: Survey) -> frozenset[int] | None:

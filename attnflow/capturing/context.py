@@ -14,6 +14,7 @@ from torch import nn
 from attnflow.attention import Attention
 from attnflow.capturing import generate
 from attnflow.capturing.blocks import Frame, assemble
+from attnflow.capturing.edges.watch import watched
 from attnflow.capturing.notes import name_of, nothing, tapped, uncalled
 from attnflow.capturing.session import Record, Run, Session
 from attnflow.capturing.state import prepared, uninterrupted
@@ -39,9 +40,11 @@ class Taken:
     Attention(2 layers × 6 tokens, heads=mean, route=interface, model=GPT2LMHeadModel)
     """
 
-    def __init__(self, model: nn.Module, tokenizer: Any, session: Session, sinks: str, settings: Any) -> None:
+    def __init__(
+        self, model: nn.Module, tokenizer: Any, session: Session, sinks: str, settings: Any, edges: str = "attention"
+    ) -> None:
         self._model, self._tokenizer, self._session = model, tokenizer, session
-        self._sinks, self._settings = sinks, dict(settings)
+        self._sinks, self._settings, self._edges = sinks, dict(settings), edges
         self._stack: ExitStack | None = None
 
     def __enter__(self) -> Taken:
@@ -52,6 +55,7 @@ class Taken:
             with uninterrupted():
                 self._stack = ExitStack()
                 self._stack.enter_context(prepared(self._model, self._session))
+                self._stack.enter_context(watched(self._session))
                 self._stack.enter_context(tapped(self._session))
         except BaseException:
             self.__exit__(None, None, None)
@@ -96,7 +100,7 @@ class Taken:
         if session.elsewhere:
             names = ", ".join(sorted(session.elsewhere))
             notes.append(f"The model was also run in another thread ({names}): those runs are not in this capture.")
-        return assemble_runs(self._model, self._tokenizer, session, self._sinks, self._settings, notes)
+        return assemble_runs(self._model, self._tokenizer, session, self._sinks, self._settings, notes, self._edges)
 
     @property
     def attention(self) -> Attention:

@@ -103,7 +103,11 @@ def _joined(members: list[Record], chain: Sequence[int], orders: list[Any], offs
         if extra:
             out[..., at : at + record.queries, -extra:] = moved[..., -extra:]
         at += record.queries
-    return replace(first, call=replace(first.call, run=chain[0]), weights=out, queries=rows, keys=keys, gradient=None)
+    ratios = [_moved(replace(r, weights=r.mixing), chain, orders) for r in members if r.mixing is not None]
+    return replace(
+        first, call=replace(first.call, run=chain[0]), weights=out, queries=rows, keys=keys, gradient=None,
+        mixing=torch.cat(ratios, 1) if ratios else None,
+    )  # fmt: skip
 
 
 def _moved(record: Record, chain: Sequence[int], orders: list[Any]) -> torch.Tensor:

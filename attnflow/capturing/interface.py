@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from attnflow.capturing import gradient_edges, plain
+from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.session import Call, Lazy, Record, Session, watching
 from attnflow.capturing.survey import Eager, Site, class_of, consumed, own_eager
 from attnflow.capturing.swap import swapped
@@ -95,6 +96,8 @@ def attend(
                 out, weights = swapped(eager, call, weights, changed, module, query, key, value, mask, *args, **kwargs)
         _keep_whole(session, site, call, weights, query.dtype)
         return out, weights if session.want_weights else None
+    if session.watch is not None and session.wants(call):
+        return _watched(session, site, call, eager, module, query, key, value, mask, *args, **kwargs), None
     if session.lazy is not None and not args:
         session.count += 1
         session.heard.add(id(module))
@@ -109,6 +112,24 @@ def attend(
     if kept is not None:
         _keep(session, site, call, kept, query.shape[-2], key.shape[-2], query.dtype)
     return out, None
+
+
+def _watched(
+    session: Session, site: Site, call: Call, eager: Eager, module: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, *args: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """The output of one call, whose weights and values go to the session's watch."""
+    if plain.usable(eager, module, query, key, value, mask, args, kwargs):
+        every = Reduction("all", query.dtype)
+        out, weights = plain.attention(
+            module, query, key, value, mask, kwargs.get("scaling"), every, session.block, session.plans
+        )
+    else:
+        out, weights = eager(module, query, key, value, mask, *args, **kwargs)
+    if weights is not None and session.watch is not None:
+        session.hear(site)
+        session.watch.attended(call, site, _four(weights.detach(), query), value, out, query)
+    return out
 
 
 def _keep(session: Session, site: Site, call: Call, kept: Any, queries: int, keys: int, dtype: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -89,6 +89,8 @@ class Record:
         live: the weights inside the autograd graph, until the gradient is there.
         heads: number of heads of ``live``, whose layout may be that of older code.
         mixture: for gradient edges, what they are computed from, until the gradient is there.
+        mixing: ``[batch, queries]``: the mixing ratio of each output position, where the layer was decomposed.
+        error: how far the sum of the layer's parts is from what the model computed, relative to its size.
     """
 
     call: Call
@@ -102,6 +104,8 @@ class Record:
     live: torch.Tensor | None = None
     heads: int = 0
     mixture: Mixture | None = None
+    mixing: torch.Tensor | None = None
+    error: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +120,52 @@ class Lazy:
     value: torch.Tensor
     mask: torch.Tensor | None
     options: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """What ``multi_head_attention_forward`` does with its weights, beside them.
+
+    ``values`` are ``[batch, heads, keys, width]``, ``matrix`` and ``bias`` the output projection; the element at each
+    place of ``out`` is that of the flat ``[batch, queries, width]`` at ``where``; ``query`` is what the queries are of.
+    """
+
+    values: torch.Tensor
+    matrix: torch.Tensor
+    bias: torch.Tensor | None
+    out: torch.Tensor
+    where: torch.Tensor
+    query: torch.Tensor
+
+
+class Watch(Protocol):
+    """Takes calls of attention in while the model runs, in order to keep something else of them than their weights.
+
+    The session hands over each call that is wanted.
+    """
+
+    def around(self) -> AbstractContextManager[object]:
+        """While the model runs."""
+
+    def attended(
+        self,
+        call: Call,
+        site: Site,
+        weights: torch.Tensor,
+        values: torch.Tensor,
+        out: torch.Tensor,
+        query: torch.Tensor,
+    ) -> None:
+        """A call through transformers' interface, with the output ``[batch, queries, heads, width]``."""
+
+    def weighed(self, call: Call, site: Site, weights: torch.Tensor, four: torch.Tensor) -> None:
+        """A softmax, whose values are not known yet; ``four`` are its weights as [batch, heads, queries, keys]."""
+
+    def projected(self, call: Call, site: Site, weights: torch.Tensor, given: Projection) -> None:
+        """A call of ``multi_head_attention_forward``."""
+
+    def finish(self) -> None:
+        """The run is over."""
 
 
 @dataclass
@@ -151,6 +201,7 @@ class Session:
     consume: Callable[[Record], None] | None = None
     tracing: bool = False
     lazy: list[Lazy] | None = None
+    watch: Watch | None = None
 
     def __post_init__(self) -> None:
         self.records: list[Record] = []
@@ -287,6 +338,11 @@ class Session:
     def wants(self, call: Call) -> bool:
         """False for layers that were not asked for; negative numbers count from the end of the call's own tower."""
         return self.layers is None or bool({call.layer, call.layer - call.depth} & self.layers)
+
+    def hear(self, site: Site) -> None:
+        """A call was seen."""
+        self.count += 1
+        self.heard.add(id(site.module))
 
     def keep(self, record: Record) -> None:
         """Take a record in."""

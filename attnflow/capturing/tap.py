@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from attnflow.capturing.layout import refusal, settled
-from attnflow.capturing.session import Record, Session, watching
+from attnflow.capturing.session import Projection, Record, Session, watching
 from attnflow.capturing.survey import Site
 from attnflow.capturing.swap import SOFTMAXES, bound, check_shape
 from attnflow.capturing.trail import Seen, Trail, foreign
@@ -46,7 +46,8 @@ class Tap(TorchFunctionMode):
         out = func(*args, **kwargs)
         if out.ndim < 3:
             return out
-        if foreign(site) and self.session.layers != frozenset():
+        # A watch follows the weights itself, and adds up what it found: a wrong layout does not pass.
+        if foreign(site) and self.session.layers != frozenset() and self.session.watch is None:
             return self._trace(site, out, _axis(args, kwargs, out))
         return self._see(site, out) if _axis(args, kwargs, out) == out.ndim - 1 else out
 
@@ -142,7 +143,10 @@ class Tap(TorchFunctionMode):
                 check_shape(call, four, changed)
                 four = changed.to(weights.dtype)
                 weights = four.reshape(weights.shape)
-        if session.wants(call):
+        if session.watch is not None and session.wants(call):
+            session.hear(site)
+            session.watch.weighed(call, site, weights, four)
+        elif session.wants(call):
             kept = session.reduction.whole(four)
             record = Record(call, site, kept, four.shape[-2], four.shape[-1], "tap", weights.dtype)
             if session.gradients:
@@ -156,13 +160,14 @@ class Tap(TorchFunctionMode):
         if self.session.gradients and not given["query"].requires_grad:
             given["query"] = given["query"].detach().requires_grad_()
         weights = sdpa_weights(**given)
-        if foreign(site) and not self.session.gradients and self.session.replace is None:
+        session = self.session
+        if foreign(site) and not session.gradients and session.replace is None and session.watch is None:
             out = func(*args, **kwargs)
             self._trace(site, weights, weights.ndim - 1, out)
             return out
         before = weights
         weights = self._see(site, weights)
-        if weights is before and not self.session.gradients:
+        if weights is before and not self.session.gradients and self.session.watch is None:
             return func(*args, **kwargs)
         value = given["value"]
         if value.shape[-3] != weights.shape[-3]:
@@ -183,7 +188,10 @@ class Tap(TorchFunctionMode):
             if changed is not None and changed is not batched:
                 check_shape(call, batched, changed)
                 out, batched = _mixed(given, changed), changed
-        if session.wants(call):
+        if session.watch is not None and session.wants(call):
+            session.hear(site)
+            session.watch.projected(call, site, batched.detach(), _projection(given, out))
+        elif session.wants(call):
             kept = session.reduction.whole(batched)
             record = Record(call, site, kept, batched.shape[-2], batched.shape[-1], "tap", weights.dtype)
             if session.gradients:
@@ -254,22 +262,34 @@ def _in_graph(args: Any) -> Any:
     return args
 
 
-def _mixed(given: dict[str, Any], weights: torch.Tensor) -> torch.Tensor:
-    """The output of ``multi_head_attention_forward`` for other weights."""
+def _projection(given: dict[str, Any], out: torch.Tensor) -> Projection:
+    """What ``multi_head_attention_forward`` does beside its weights; its output has the positions first."""
+    values = _values(given)
+    length, batch = (out.shape[0], 1) if out.ndim == 2 else out.shape[:2]
+    where = torch.arange(out.numel(), device=out.device).view(batch, length, -1).transpose(0, 1).reshape(out.shape)
+    return Projection(values, given["out_proj_weight"].T, given["out_proj_bias"], out, where, given["query"])
+
+
+def _values(given: dict[str, Any]) -> torch.Tensor:
+    """``[batch, heads, keys, width]``: the values inside ``multi_head_attention_forward``."""
     value = given["value"]
-    width = value.shape[-1]
     if given["use_separate_proj_weight"]:
         projection = given["v_proj_weight"]
     else:
         projection = given["in_proj_weight"][2 * given["embed_dim_to_check"] :]
     bias = given["in_proj_bias"]
     projected = F.linear(value, projection, None if bias is None else bias[-projection.shape[0] :])
-    flat = projected.ndim == 2
-    if flat:
+    if projected.ndim == 2:
         projected = projected[:, None]
     length, batch = projected.shape[:2]
-    heads = given["num_heads"]
-    split = projected.reshape(length, batch, heads, -1).permute(1, 2, 0, 3)
-    mixed = (weights.to(split.dtype) @ split).permute(2, 0, 1, 3).reshape(weights.shape[-2], batch, width)
+    return projected.reshape(length, batch, given["num_heads"], -1).permute(1, 2, 0, 3)
+
+
+def _mixed(given: dict[str, Any], weights: torch.Tensor) -> torch.Tensor:
+    """The output of ``multi_head_attention_forward`` for other weights."""
+    value = given["value"]
+    flat, width = value.ndim == 2, value.shape[-1]
+    split = _values(given)
+    mixed = (weights.to(split.dtype) @ split).permute(2, 0, 1, 3).reshape(weights.shape[-2], len(split), width)
     out = F.linear(mixed, given["out_proj_weight"], given["out_proj_bias"])
     return out[:, 0] if flat else out

@@ -1,0 +1,435 @@
+"""A layer's output at each position as a sum of parts, one for each input position.
+
+    T_i(j) = Σ_h α_h[i, j]·v_h[j]·W_O^h, and the residual stream where j = i
+    Σ_j T_i(j) + bias = what the model computed
+
+Kobayashi et al. (2021) take the norm of each part, Ferrando et al. (2022) how much nearer it brings the output.
+Rows are output positions, columns input positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from attnflow.capturing.edges.l1 import distances
+from attnflow.capturing.edges.steps import Add, Centre, Linear, Norm, Scale, Sizes, Step, View, factor_kind
+
+BLOCK = 1 << 21
+"""How many numbers of head vectors, or of parts, are held at once."""
+
+LIMIT_OUT = 1e-4
+"""How far weights × values may be from what attention gave before it is asked whether each head was scaled."""
+
+
+class Unsupported(Exception):
+    """A step that cannot be applied to one part alone; the words say what it is."""
+
+
+@dataclass(eq=False)
+class Parts:
+    """The parts of one call, after the steps of its chain.
+
+    Attributes:
+        weights: ``[B, H, n, m]``.
+        values: ``[B, H or a divisor, m, width of a head]``.
+        own: for each output position the input position that is itself; None in cross-attention.
+        matrix: ``[H · width, e]``: all steps that do not depend on the position.
+        scale: ``[B, n]`` or None: the factor of each output position.
+        slow: steps that depend on position and channel; they are applied to the vectors.
+        residual: ``[B, n, e]`` or None.
+        y: ``[B, n, e]``: what the model computed, without other parts of the layer.
+        total: ``[B, n, e]``: the sum of all parts, the residual and the biases.
+        error: how far ``total`` is from ``y``, and attention's part from the model's, relative to their size.
+        norms: how many norms were made linear.
+        beside: how many other parts of the layer are added at the same place.
+    """
+
+    weights: torch.Tensor
+    values: torch.Tensor
+    own: torch.Tensor | None
+    sizes: Sizes
+    matrix: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    slow: list[tuple[str, torch.Tensor]] = field(default_factory=list)
+    residual: torch.Tensor | None = None
+    y: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    total: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    error: float = 0.0
+    norms: int = 0
+    beside: int = 0
+
+    @property
+    def e(self) -> int:
+        """Width of the vectors."""
+        return int(self.y.shape[-1])
+
+    def heads(self, first: int, last: int) -> torch.Tensor:
+        """``[B, m', H, e]``: what each head makes of each input position from ``first`` to ``last``."""
+        assert self.matrix is not None
+        size = self.sizes
+        values = self.values[:, :, first:last]
+        share = size.heads // values.shape[1]
+        if share > 1:
+            values = values.repeat_interleave(share, 1)
+        matrix = self.matrix.view(size.heads, -1, self.matrix.shape[-1])
+        out = torch.matmul(values.transpose(0, 1).reshape(size.heads, -1, values.shape[-1]), matrix)
+        return out.view(size.heads, size.batch, last - first, -1).permute(1, 2, 0, 3).contiguous()
+
+    def vectors(self, first: int, last: int) -> torch.Tensor:
+        """``[B, n, m', e]``: the attention parts themselves, of the input positions from ``first`` to ``last``."""
+        weights = self.weights[..., first:last].permute(0, 3, 2, 1)
+        t = torch.matmul(weights, self.heads(first, last)).transpose(1, 2)
+        for kind, tensor in self.slow:
+            t = _slow(kind, tensor, t)
+        return t if self.scale is None else t * self.scale[:, :, None, None]
+
+    def attention(self) -> torch.Tensor:
+        """``[B, n, e]``: the sum of attention's parts, without residual and biases."""
+        assert self.matrix is not None
+        out = _mixed(self) @ self.matrix
+        for kind, tensor in self.slow:
+            out = _slow(kind, tensor, out[:, :, None])[:, :, 0]
+        return out if self.scale is None else out * self.scale[..., None]
+
+    def blocks(self, numbers: int) -> Iterator[tuple[int, int]]:
+        """Blocks of input positions of which ``numbers`` a position are held."""
+        step = max(1, BLOCK // max(numbers, 1))
+        for first in range(0, self.sizes.inputs, step):
+            yield first, min(self.sizes.inputs, first + step)
+
+    def of_itself(self, heads: torch.Tensor, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """(rows, ``[B, rows, e]``): the attention part of each output position whose own position is in the block."""
+        if self.own is None:
+            return None
+        rows = torch.nonzero((self.own >= first) & (self.own < last)).flatten()
+        columns = self.own[rows]
+        weights = self.weights[:, :, rows, columns]
+        t = torch.einsum("bhi,bihe->bie", weights, heads[:, columns - first])
+        return rows, t if self.scale is None else t * self.scale[:, rows, None]
+
+
+def evaluate(
+    weights: torch.Tensor,
+    values: torch.Tensor,
+    out: torch.Tensor | None,
+    own: torch.Tensor | None,
+    chain: Sequence[Step],
+    y: torch.Tensor,
+    view: View,
+) -> Parts:
+    """Apply the steps of a chain, one after the other, to the sum of the parts and to what makes a part of a value.
+
+    ``out`` is what attention gave, where it may be more than weights × values; ``y`` is the model's tensor at the end.
+    """
+    wide = torch.float64 if weights.dtype == torch.float64 else torch.float32
+    weights, values = weights.to(wide), values.to(wide)
+    batch, heads, n, m = weights.shape
+    sizes = Sizes(batch, heads, n, m, heads * values.shape[-1])
+    state = _State(Parts(weights, values, own, sizes), wide)
+    if out is not None:
+        state.scaled_after(out)
+    for step in chain:
+        state.apply(step)
+    return state.close(y, view)
+
+
+class _State:
+    """The chain so far: what a part goes through is in ``parts``; ``rest`` and ``beside`` are added to the parts.
+
+    ``own`` is the model's tensor of attention's part at the place where the residual joined, as long as nothing
+    changed since then.
+    """
+
+    def __init__(self, parts: Parts, wide: torch.dtype) -> None:
+        self.parts, self.wide = parts, wide
+        self.width = parts.sizes.width
+        self.rest: torch.Tensor | None = None
+        self.beside: torch.Tensor | None = None
+        self.before: list[tuple[str, torch.Tensor | None]] = []
+        self.own: torch.Tensor | None = None
+
+    def scaled_after(self, out: torch.Tensor) -> None:
+        """Fold a factor of each head and position into the weights: a sink outside the softmax, as in granite_swa."""
+        size = self.parts.sizes
+        shape = (size.batch, size.positions, size.heads, -1)
+        mine, model = _mixed(self.parts), out.to(self.wide).reshape(size.batch, size.positions, -1)
+        if _distance(mine, model) < LIMIT_OUT:
+            return
+        mine, model = mine.view(shape), model.view(shape)
+        factor = (mine * model).sum(-1) / mine.square().sum(-1).clamp(min=torch.finfo(self.wide).tiny)
+        self._scale("head", factor)
+
+    def apply(self, step: Step) -> None:
+        """One step."""
+        self.own = None
+        if isinstance(step, Linear):
+            self._linear(step.weight.to(self.wide), step.bias)
+        elif isinstance(step, Scale):
+            self._scale(*factor_kind(step.factor, step.view, self.parts.sizes))
+        elif isinstance(step, Centre):
+            self._centre()
+        elif isinstance(step, Norm):
+            self._norm(step)
+        else:
+            self._add(step)
+
+    def close(self, y: torch.Tensor, view: View) -> Parts:
+        """The parts, and how far their sum is from ``y``."""
+        parts, present = self.parts, view.present(self.parts.sizes.batch, self.parts.sizes.positions)
+        self._projected()
+        attention = parts.attention()
+        parts.y = self._canonical(y, view)
+        if self.own is not None:
+            parts.error = _distance(_sum(attention, self.rest, self.beside), self.own, present)
+        if self.beside is not None:
+            parts.y = parts.y - self.beside
+        parts.total = _sum(attention, self.rest, parts.residual)
+        parts.error = max(parts.error, _distance(parts.total, parts.y, present))
+        return parts
+
+    def _canonical(self, x: Any, view: View) -> torch.Tensor:
+        return view.canonical(x, self.parts.sizes.batch, self.parts.sizes.positions).to(self.wide)
+
+    def _each(self, function: Any) -> None:
+        """Apply a linear function to all that is added to attention's parts."""
+        self.rest = None if self.rest is None else function(self.rest)
+        self.beside = None if self.beside is None else function(self.beside)
+        self.parts.residual = None if self.parts.residual is None else function(self.parts.residual)
+
+    def _plus(self, bias: torch.Tensor | None) -> None:
+        if bias is not None:
+            bias = bias.to(self.wide)
+            self.rest = bias if self.rest is None else self.rest + bias
+
+    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        parts = self.parts
+        if weight.shape[0] != self.width:
+            raise Unsupported(f"a projection of {weight.shape[0]} channels, of which attention gives {self.width}")
+        if parts.slow:
+            parts.slow.append(("linear", weight))
+        elif parts.matrix is None:
+            self._project(weight)
+        else:
+            parts.matrix = parts.matrix @ weight
+        self.width = weight.shape[1]
+        self._each(lambda x: x @ weight)
+        self._plus(bias)
+
+    def _project(self, weight: torch.Tensor) -> None:
+        """The first projection, and before it the steps that came before."""
+        for kind, tensor in reversed(self.before):
+            weight = weight - weight.mean(0) if kind == "centre" else tensor[:, None] * weight  # type: ignore[index]
+        self.before.clear()
+        self.parts.matrix = weight.contiguous()
+
+    def _projected(self) -> None:
+        """A model without a projection: the heads stand side by side."""
+        if self.parts.matrix is None:
+            values = self.parts.values
+            self._project(torch.eye(self.width, dtype=values.dtype, device=values.device))
+
+    def _scale(self, kind: str, factor: Any) -> None:
+        parts, size = self.parts, self.parts.sizes
+        if kind == "number":
+            ones = parts.values.new_ones(size.batch, size.positions)
+            parts.scale = (ones if parts.scale is None else parts.scale) * factor
+            self._each(lambda x: x * factor)
+            return
+        factor = factor.to(self.wide)
+        if kind == "position":
+            parts.scale = factor if parts.scale is None else parts.scale * factor
+            self._each(lambda x: x * factor[..., None])
+        elif kind == "channel":
+            if parts.slow:
+                parts.slow.append(("channel", factor))
+            elif parts.matrix is None:
+                self.before.append(("channel", factor))
+            else:
+                parts.matrix = parts.matrix * factor
+            self._each(lambda x: x * factor)
+        elif kind == "head" and parts.matrix is None and not parts.slow and self.rest is None:
+            # The steps before it act within the channels of one head, or the factor would not be one of a head.
+            if any(k == "centre" for k, _ in self.before):
+                raise Unsupported("a norm over all heads before a factor of each head")
+            parts.weights = parts.weights * factor.permute(0, 2, 1)[..., None]
+        else:
+            self._gate(factor)
+
+    def _gate(self, factor: torch.Tensor) -> None:
+        """A factor of each position and channel: from here on the steps are applied to the vectors."""
+        self._projected()
+        if factor.shape[-1] != self.width:
+            factor = factor.repeat_interleave(self.width // factor.shape[-1], -1)
+        self.parts.slow.append(("gate", factor))
+        self._each(lambda x: x * factor)
+
+    def _centre(self) -> None:
+        parts = self.parts
+        if parts.slow:
+            parts.slow.append(("centre", parts.values))
+        elif parts.matrix is None:
+            self.before.append(("centre", None))
+        else:
+            parts.matrix = parts.matrix - parts.matrix.mean(1, keepdim=True)
+        self._each(lambda x: x - x.mean(-1, keepdim=True))
+
+    def _norm(self, step: Norm) -> None:
+        x = self._canonical(step.x, step.view)
+        if step.weight is not None and step.weight.numel() != x.shape[-1]:
+            raise Unsupported("a norm over some of the channels")
+        if step.centred:
+            self._centre()
+            x = x - x.mean(-1, keepdim=True)
+        self._scale("position", (x.square().mean(-1) + step.eps).rsqrt())
+        if step.weight is not None:
+            self._scale("channel", step.weight.reshape(-1))
+        if step.bias is not None:
+            self._plus(step.bias.reshape(-1))
+        self.parts.norms += 1
+
+    def _add(self, step: Add) -> None:
+        parts = self.parts
+        x = self._canonical(step.x, step.view)
+        if step.what == "bias":
+            self._plus(x)
+        elif step.what == "beside":
+            self.beside = x if self.beside is None else self.beside + x
+            parts.beside += 1
+        else:
+            self._projected()
+            parts.residual = x
+            self.own = self._canonical(step.own, step.view)
+
+
+def _mixed(parts: Parts) -> torch.Tensor:
+    """``[B, n, H · width]``: weights × values."""
+    values = parts.values.repeat_interleave(parts.sizes.heads // parts.values.shape[1], 1)
+    return torch.matmul(parts.weights, values).transpose(1, 2).flatten(2)
+
+
+def _sum(first: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
+    for t in others:
+        first = first if t is None else first + t
+    return first
+
+
+def _distance(mine: torch.Tensor, model: torch.Tensor, present: torch.Tensor | None = None) -> float:
+    """The largest distance between two rows, relative to the row's length; short rows count as of usual length."""
+    if mine.shape != model.shape:
+        return float("inf")
+    if present is not None:
+        mine, model = mine[present], model[present]
+    size = model.norm(dim=-1)
+    usual = size.mean().clamp(min=torch.finfo(model.dtype).tiny)
+    found = (mine - model).norm(dim=-1) / torch.maximum(size, 0.1 * usual)
+    return float(found.max()) if bool(found.isfinite().all()) else float("inf")
+
+
+def _slow(kind: str, tensor: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """One step on vectors ``[B, n, m', w]``."""
+    if kind == "gate":
+        return t * tensor[:, :, None]
+    if kind == "linear":
+        return t @ tensor
+    if kind == "channel":
+        return t * tensor
+    return t - t.mean(-1, keepdim=True)
+
+
+# Contributions: [B, n, m] before rows are divided by their sums, and that of the residual where it is no column.
+
+
+def norm(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """‖T_i(j)‖₂ (Kobayashi et al. 2021, AttnRes-N and AttnResLn-N).
+
+    ‖Σ_h α_h u_h‖² = αᵀ·G_j·α with the Gram matrix G_j [H, H] of the head vectors u_h of input position j, so that no
+    vector of a pair of positions is made.
+    """
+    size = parts.sizes
+    out = parts.y.new_empty(size.batch, size.positions, size.inputs)
+    for first, last in parts.blocks(size.batch * (parts.e * size.heads + size.positions * size.heads)):
+        if parts.slow:
+            out[..., first:last] = _explicit(parts, first, last, lambda t: t.norm(dim=-1))
+            continue
+        heads = parts.heads(first, last)
+        gram = heads @ heads.transpose(-1, -2)
+        weights = parts.weights[..., first:last].permute(0, 3, 2, 1).contiguous()
+        squares = ((weights @ gram) * weights).sum(-1).clamp_(min=0).sqrt_().transpose(1, 2)
+        out[..., first:last] = squares if parts.scale is None else squares * parts.scale.abs()[..., None]
+        _own(parts, out, heads, first, last, lambda t, rows: t.norm(dim=-1))
+    return out, _aside(parts, lambda r: r.norm(dim=-1))
+
+
+def alti(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """max(0, ‖y_i‖₁ − ‖y_i − T_i(j)‖₁) (Ferrando et al. 2022, equations 8 and 9)."""
+    size, y = parts.sizes, parts.y
+    length = y.abs().sum(-1)
+    out = y.new_empty(size.batch, size.positions, size.inputs)
+    for first, last in parts.blocks(size.batch * parts.e * size.heads * (size.positions if parts.slow else 1)):
+        if parts.slow:
+            far = _explicit(parts, first, last, lambda t: (y[:, :, None] - t).abs().sum(-1))
+            out[..., first:last] = length[..., None] - far
+            continue
+        heads = parts.heads(first, last)
+        distances(parts.weights[..., first:last], heads, parts.scale, y, out[..., first:last])
+        _own(parts, out, heads, first, last, lambda t, rows: length[:, rows] - (y[:, rows] - t).abs().sum(-1))
+    aside = _aside(parts, lambda r: (length - (y - r).abs().sum(-1)).clamp_(min=0))
+    # A sum of e numbers is rounded; what is less than that is nothing.
+    return out.masked_fill_(out <= 8 * torch.finfo(y.dtype).eps * length[..., None], 0), aside
+
+
+def mixing(parts: Parts) -> torch.Tensor:
+    """``[B, n]``: r_i = ‖Σ_{j≠i} T_i(j)‖ / (‖Σ_{j≠i} T_i(j)‖ + ‖T_i(i)‖) (Kobayashi et al. 2021, section 4.2).
+
+    In cross-attention all input positions are others, and what is its own is the residual.
+    """
+    size = parts.sizes
+    own = torch.zeros_like(parts.y)
+    for first, last in parts.blocks(size.batch * parts.e * size.heads * (size.positions if parts.slow else 1)):
+        if parts.own is None:
+            break
+        rows = torch.nonzero((parts.own >= first) & (parts.own < last)).flatten()
+        if parts.slow:
+            own[:, rows] = parts.vectors(first, last)[:, rows, parts.own[rows] - first]
+        else:
+            found = parts.of_itself(parts.heads(first, last), first, last)
+            own[:, rows] = found[1] if found is not None else 0
+    others = parts.attention() - own
+    if parts.residual is not None:
+        own = own + parts.residual
+    far, near = others.norm(dim=-1), own.norm(dim=-1)
+    ratio: torch.Tensor = far / (far + near).clamp(min=torch.finfo(far.dtype).tiny)
+    return ratio
+
+
+def _explicit(parts: Parts, first: int, last: int, measure: Any) -> torch.Tensor:
+    """``[B, n, m']`` of the vectors themselves, the residual with the part of the own position."""
+    t = parts.vectors(first, last)
+    if parts.own is not None and parts.residual is not None:
+        rows = torch.nonzero((parts.own >= first) & (parts.own < last)).flatten()
+        t[:, rows, parts.own[rows] - first] += parts.residual[:, rows]
+    found: torch.Tensor = measure(t)
+    return found
+
+
+def _own(parts: Parts, out: torch.Tensor, heads: torch.Tensor, first: int, last: int, measure: Any) -> None:
+    """The part of the own position holds the residual too."""
+    found = parts.of_itself(heads, first, last)
+    if found is None or parts.own is None:
+        return
+    rows, t = found
+    if parts.residual is not None:
+        t = t + parts.residual[:, rows]
+    out[:, rows, parts.own[rows]] = measure(t, rows)
+
+
+def _aside(parts: Parts, measure: Any) -> torch.Tensor | None:
+    """The residual's contribution where it is no column: in cross-attention."""
+    if parts.own is not None or parts.residual is None:
+        return None
+    found: torch.Tensor = measure(parts.residual)
+    return found

@@ -1,0 +1,210 @@
+"""The parts of a layer found in another way: by comparing the numbers that go in and out of the model's modules.
+
+Only for layers that are made as most are: attention through transformers' interface, one projection, perhaps a norm and
+a factor, x + attention, perhaps a norm. Everything is written out; nothing is shared with the package.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers.modeling_utils import AttentionInterface
+
+
+class NotSeen(Exception):
+    """The layer is made in another way."""
+
+
+@dataclass
+class Event:
+    kind: str  # "in", "out" or "attention"
+    module: nn.Module
+    x: torch.Tensor
+    weights: Any = None
+    values: Any = None
+
+
+@dataclass
+class Layer:
+    """T [n, m, e]: the parts before the norm; s [n, e]: x + attention; norm: the module, if it carries the stream."""
+
+    t: torch.Tensor
+    x: torch.Tensor
+    s: torch.Tensor
+    norm: nn.Module | None
+
+
+@torch.no_grad()
+def naive(model: nn.Module, inputs: dict[str, Any], kind: str) -> list[np.ndarray]:
+    """Edges of every call of attention of one example, in order: rows are output positions, columns input positions."""
+    tape = _tape(model, inputs)
+    calls = [i for i, e in enumerate(tape) if e.kind == "attention"]
+    return [_edges(_layer(tape, i, model), kind) for i in calls]
+
+
+@torch.no_grad()
+def ratios(model: nn.Module, inputs: dict[str, Any]) -> list[np.ndarray]:
+    """The mixing ratio of each output position, for every call."""
+    tape = _tape(model, inputs)
+    return [mixing(_layer(tape, i, model)) for i, e in enumerate(tape) if e.kind == "attention"]
+
+
+def _edges(layer: Layer, kind: str) -> np.ndarray:
+    t, y = layer.t, layer.s
+    t = t.clone()
+    if t.shape[0] == t.shape[1]:  # else cross-attention, whose residual is no column
+        for i in range(len(t)):
+            t[i, i] += layer.x[i]
+    if layer.norm is not None:
+        t, y = _through(layer.norm, layer.s, t)
+    if kind == "norm":
+        c = t.norm(dim=-1)
+    else:
+        c = (y.abs().sum(-1)[:, None] - (y[:, None] - t).abs().sum(-1)).clamp(min=0)
+    return (c / c.sum(-1, keepdim=True)).numpy()
+
+
+def mixing(layer: Layer) -> np.ndarray:
+    t = layer.t if layer.norm is None else _through(layer.norm, layer.s, layer.t)[0]
+    x = layer.x if layer.norm is None else _through(layer.norm, layer.s, layer.x[:, None])[0][:, 0]
+    own = torch.stack([t[i, i] for i in range(len(t))])
+    others, near = (t.sum(1) - own).norm(dim=-1), (own + x).norm(dim=-1)
+    return (others / (others + near)).numpy()
+
+
+def _through(norm: Any, s: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A norm with the statistics of s, on each part."""
+
+    def run(v: torch.Tensor) -> torch.Tensor:
+        return norm(v[None])[0]
+
+    if isinstance(norm, nn.LayerNorm):
+        t = t - t.mean(-1, keepdim=True)
+        std = (s.var(-1, unbiased=False) + norm.eps).sqrt()
+    else:
+        std = (s.square().mean(-1) + getattr(norm, "variance_epsilon", getattr(norm, "eps", 1e-6))).sqrt()
+    bias = run(torch.zeros_like(s[:1]))
+    gain = (run(s) - bias) * std[:, None] / (s - s.mean(-1, keepdim=True) if isinstance(norm, nn.LayerNorm) else s)
+    return t / std[:, None, None] * gain.nanmedian(0).values, run(s)
+
+
+def _tape(model: nn.Module, inputs: dict[str, Any]) -> list[Event]:
+    model = copy.deepcopy(model).eval()
+    tape: list[Event] = []
+
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+        for base in type(module).__mro__:
+            eager = getattr(sys.modules[base.__module__], "eager_attention_forward", None)
+            if eager is not None:
+                break
+        out, weights = eager(module, query, key, value, mask, *args, **kwargs)
+        tape.append(Event("attention", module, out, weights, value))
+        return out, weights
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        x = args[0] if args else kwargs.get("hidden_states")
+        if isinstance(x, torch.Tensor):
+            tape.append(Event("in", module, x.clone()))
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        y = out[0] if isinstance(out, tuple) else out
+        if isinstance(y, torch.Tensor):
+            tape.append(Event("out", module, y.clone()))
+
+    for module in model.modules():
+        module.register_forward_pre_hook(enter, with_kwargs=True)
+        module.register_forward_hook(leave)
+    for config in {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}.values():
+        config._attn_implementation_internal = "eager"
+    before = AttentionInterface._global_mapping.get("eager")
+    AttentionInterface._global_mapping["eager"] = attend
+    try:
+        model(**copy.deepcopy(inputs))
+    finally:
+        AttentionInterface._global_mapping.pop("eager")
+        if before is not None:
+            AttentionInterface._global_mapping["eager"] = before
+    return tape
+
+
+def _layer(tape: list[Event], at: int, model: nn.Module) -> Layer:
+    call = tape[at]
+    stop = next((i for i in range(at + 1, len(tape)) if tape[i].kind == "attention"), len(tape))
+    later = [e for e in tape[at + 1 : stop] if e.x.ndim == 3]
+    flat = call.x.flatten(2)
+    t, out = _projection(call, later, flat)
+    for x in _candidates(tape, at, out):
+        for parts, sum_ in _variants(t, out, later, model):
+            for s in later:
+                if _same(s.x, x + sum_):
+                    return Layer(parts[0], x[0], s.x[0], _carried(s.x, later, tape[stop : stop + 40]))
+    raise NotSeen("x + attention is not seen")
+
+
+def _variants(t: torch.Tensor, out: torch.Tensor, later: list[Event], model: nn.Module) -> Any:
+    """Attention as it is, times the multiplier of the config, and through a norm that it goes into."""
+    yield t, out
+    factor = getattr(getattr(model, "config", None), "residual_multiplier", None)
+    if isinstance(factor, int | float):
+        yield factor * t, factor * out
+    for event in later:
+        if event.kind == "in" and "Norm" in type(event.module).__name__ and _same(event.x, out):
+            parts, y = _through(event.module, out[0], t[0])
+            yield parts[None], y[None]
+
+
+def _projection(call: Event, later: list[Event], flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    for event in later:
+        module = event.module
+        if event.kind == "in" and event.x.shape == flat.shape and torch.equal(event.x, flat):
+            if isinstance(module, nn.Linear):
+                matrix = module.weight.T
+            elif type(module).__name__ == "Conv1D":
+                matrix = module.weight
+            else:
+                continue
+            heads = call.weights.shape[1]
+            values = call.values.repeat_interleave(heads // call.values.shape[1], 1)
+            weights = call.weights[..., : values.shape[2]]
+            parts = matrix.reshape(heads, -1, matrix.shape[1])
+            t = torch.einsum("bhnm,bhmd,hde->bnme", weights, values, parts)
+            bias = module.bias if module.bias is not None else torch.zeros(matrix.shape[1])
+            return t, t.sum(2) + bias
+    raise NotSeen("no projection")
+
+
+def _candidates(tape: list[Event], at: int, out: torch.Tensor) -> list[torch.Tensor]:
+    """What may be the residual: what went into the modules before the call, the last first."""
+    return [e.x for e in reversed(tape[:at]) if e.kind == "in" and e.x.shape == out.shape][:12]
+
+
+def _carried(s: torch.Tensor, later: list[Event], after: list[Event]) -> nn.Module | None:
+    """The norm of s, if it and not s itself is added to what the rest of the layer gives."""
+    events = later + [e for e in after if e.x.ndim == 3]
+    outs = [e.x for e in events if e.kind == "out" and e.x.shape == s.shape]
+    ins = [e.x for e in events if e.x.shape == s.shape]
+    for event in later:
+        if (
+            "Norm" in type(event.module).__name__
+            and event.kind == "in"
+            and event.x.shape == s.shape
+            and _same(event.x, s)
+        ):
+            y = event.module(s)
+            for f in outs:
+                for z in ins:
+                    if _same(z, s + f):
+                        return None
+                    if _same(z, y + f):
+                        return event.module
+    return None
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and bool(torch.allclose(a, b, atol=1e-5 * (1 + float(b.abs().max())), rtol=1e-4))

@@ -1,0 +1,224 @@
+"""Layers whose parts are known by hand, and what must not change them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as tf
+from torch import nn
+
+from attnflow.capturing.capture import capture
+from attnflow.errors import CaptureError, SelectionError
+from tests.capturing import tiny
+from tests.zoo.check import differences, snapshot
+
+IDS = {"input_ids": torch.tensor([[3, 1, 4, 5]])}
+
+
+def gpt2(heads: int = 2, width: int = 8) -> Any:
+    """One layer whose values are its normed inputs and whose projection is the identity."""
+    torch.manual_seed(0)
+    sizes = {"n_layer": 1, "n_embd": width, "n_head": heads, "vocab_size": 9, "bos_token_id": 1, "eos_token_id": 2}
+    model = tf.GPT2Model(tf.GPT2Config(**sizes)).eval()
+    layer = model.h[0]
+    with torch.no_grad():
+        layer.attn.c_attn.weight.normal_()
+        layer.attn.c_attn.weight[:, 2 * width :] = torch.eye(width)
+        layer.attn.c_attn.bias.zero_()
+        layer.attn.c_proj.weight.copy_(torch.eye(width))
+        layer.attn.c_proj.bias.fill_(0.3)
+    return model
+
+
+def states(model: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The layer's input x, its norm, and the attention of each head."""
+    x = model.wte(IDS["input_ids"]) + model.wpe(torch.arange(4))
+    weights = capture(model, inputs=IDS, heads="all").only.weights[0]
+    return x[0].detach().numpy(), model.h[0].ln_1(x)[0].detach().numpy(), weights
+
+
+def parts_of(x: np.ndarray, v: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """T [n, n, e] of identity values: each head moves its own channels."""
+    heads = len(weights)
+    t = np.concatenate([weights[h][:, :, None] * np.split(v, heads, 1)[h][None] for h in range(heads)], -1)
+    return t + np.eye(len(x))[:, :, None] * x[:, None]
+
+
+def rows(c: np.ndarray) -> np.ndarray:
+    return c / c.sum(-1, keepdims=True)
+
+
+def test_identity_values():
+    model = gpt2()
+    x, v, weights = states(model)
+    t = parts_of(x, v, weights)
+    y = t.sum(1) + 0.3
+    far = np.abs(y[:, None] - t).sum(-1)
+    alti = rows(np.clip(np.abs(y).sum(-1)[:, None] - far, 0, None))
+    got = capture(model, inputs=IDS, edges="norm")
+    assert np.allclose(got.weights[0], rows(np.linalg.norm(t, axis=-1)), atol=1e-6)
+    assert np.allclose(capture(model, inputs=IDS, edges="alti").weights[0], alti, atol=1e-5)
+    assert (got.edges, got.residual_inside, got.only.causal) == ("norm", True, True)
+    assert got.certificate is not None and got.certificate["self"] < 1e-6
+
+
+def test_a_head_that_is_switched_off_brings_nothing():
+    model = gpt2()
+    with torch.no_grad():
+        model.h[0].attn.c_proj.weight[4:] = 0
+    x, v, weights = states(model)
+    weights = np.stack([weights[0], np.zeros_like(weights[1])])
+    t = parts_of(x, v, weights)
+    got = capture(model, inputs=IDS, edges="norm").weights[0]
+    assert np.allclose(got, rows(np.linalg.norm(t, axis=-1)), atol=1e-6)
+    with torch.no_grad():
+        model.h[0].attn.c_proj.weight.zero_()
+    assert np.array_equal(capture(model, inputs=IDS, edges="norm").weights[0], np.eye(4))
+    assert np.array_equal(capture(model, inputs=IDS, edges="alti").weights[0], np.eye(4))
+
+
+def test_without_a_residual_and_with_equal_values_the_edges_are_the_attention():
+    model = gpt2(heads=1)
+    with torch.no_grad():
+        model.wte.weight.zero_()
+        model.wpe.weight.zero_()  # x = 0: the norm gives its bias for every position
+        model.h[0].ln_1.bias.copy_(torch.randn(8))
+        model.h[0].attn.c_attn.bias.normal_()
+        model.h[0].attn.c_attn.bias[:8] = 0  # no queries: uniform attention
+    x, _, weights = states(model)
+    assert not x.any()
+    assert np.allclose(capture(model, inputs=IDS, edges="norm").weights[0], weights[0], atol=1e-6)
+    assert capture(model, inputs=IDS, mixing=True).only.mixing[0] == pytest.approx([0, 0.5, 2 / 3, 0.75], abs=1e-6)
+
+
+@pytest.mark.parametrize("edges", ["norm", "alti"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "mpnet", "bart"])
+def test_a_batch_is_as_one_by_one(name: str, edges: str):
+    model = tiny.model(name)
+    long, short = torch.tensor([5, 6, 7, 8, 9, 3, 4]), torch.tensor([5, 9, 4])
+    sides = ["right", "left"] if name in ("gpt2", "llama") else ["right"]
+    for side in sides:
+        ids, mask = torch.zeros(2, 7, dtype=torch.long), torch.zeros(2, 7, dtype=torch.long)
+        for row, one in enumerate((long, short)):
+            at = slice(0, len(one)) if side == "right" else slice(7 - len(one), 7)
+            ids[row, at], mask[row, at] = one, 1
+        given = {"input_ids": ids, "attention_mask": mask}
+        if name == "bart":
+            given["decoder_input_ids"] = torch.tensor([[2, 5, 6], [2, 9, 4]])
+        both = capture(model, inputs=given, edges=edges)
+        for row, one in enumerate((long, short)):
+            alone = {"input_ids": one[None], "attention_mask": torch.ones(1, len(one), dtype=torch.long)}
+            if name == "bart":
+                alone["decoder_input_ids"] = given["decoder_input_ids"][row : row + 1]
+            if name in ("gpt2", "llama"):
+                alone["position_ids"] = torch.arange(len(one))[None]
+            single = capture(model, inputs=alone, edges=edges)
+            for block in single.blocks:
+                for a, b in zip(both[row][block].weights, single[block].weights, strict=True):
+                    assert np.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "falcon"])
+def test_half_precision(name: str):
+    wide = capture(tiny.model(name), inputs={"input_ids": torch.tensor([tiny.IDS])}, edges="norm")
+    half = capture(tiny.model(name).to(torch.bfloat16), inputs={"input_ids": torch.tensor([tiny.IDS])}, edges="norm")
+    assert half.weights.dtype == np.float32
+    assert np.abs(half.weights - wide.weights).max() < 0.05
+    assert 1e-5 < half.certificate["self"] < 3.2e-2
+
+
+def test_cross_attention_keeps_the_share_of_the_residual_apart():
+    model = tiny.model("bart")
+    given = {"input_ids": torch.tensor([tiny.IDS]), "decoder_input_ids": torch.tensor([[2, 5, 6]])}
+    got = capture(model, inputs=given, edges="norm")
+    cross = got["cross"]
+    assert cross.weights[0].shape == (3, 7) and np.allclose(cross.weights[0].sum(-1), 1, atol=1e-6)
+    assert cross.mixing is not None and all((r > 0).all() and (r < 1).all() for r in cross.mixing)
+    assert got["decoder"].mixing is None
+
+
+def test_generated_tokens_have_their_own_position():
+    model = tiny.model("gpt2")
+    prompt = torch.tensor([[5, 6, 7]])
+    with capture(model, edges="norm") as taken:
+        out = model.generate(prompt, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    whole = capture(model, inputs={"input_ids": out[:, :-1]}, edges="norm")
+    assert np.allclose(taken.attention.weights, whole.weights, atol=1e-5)
+    assert taken.attention.edges == "norm" and taken.attention.residual_inside
+
+
+class Bent(nn.Module):
+    """A projection with a bend in it: its parts do not add up."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.inner(x))
+
+
+def test_a_layer_that_is_not_linear_is_refused_and_left_as_it_was():
+    model = tiny.model("bert")
+    model.encoder.layer[1].attention.output.dense = Bent(model.encoder.layer[1].attention.output.dense)
+    before = snapshot(model)
+    words = r"encoder.layer.1.attention.self .BertSelfAttention, layer 1. .*'tanh'.*Use edges='value_zeroing'"
+    with pytest.raises(CaptureError, match=words):
+        capture(model, inputs={"input_ids": torch.tensor([tiny.IDS])}, edges="norm")
+    assert differences(before, snapshot(model)) == []
+    # The layer that can be decomposed still is.
+    got = capture(model, inputs={"input_ids": torch.tensor([tiny.IDS])}, edges="norm", layers=0)
+    assert got.layers == (0,)
+
+
+def test_a_sum_that_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch):
+    from attnflow.capturing.edges import parts
+
+    true = parts.Parts.attention
+    monkeypatch.setattr(parts.Parts, "attention", lambda found: true(found) * 1.01)
+    with pytest.raises(CaptureError, match=r"add up to something else than the model computed .relative error 0.0"):
+        capture(tiny.model("llama"), inputs={"input_ids": torch.tensor([tiny.IDS])}, edges="norm")
+
+
+def test_what_cannot_be_asked_for():
+    model, given = tiny.model("bert"), {"input_ids": torch.tensor([tiny.IDS])}
+    with pytest.raises(SelectionError, match="edges='values' is not known. Use 'attention', 'norm', 'alti'"):
+        capture(model, inputs=given, edges="values")
+    with pytest.raises(SelectionError, match="edges='norm' and heads='max', but a part holds what all heads brought"):
+        capture(model, inputs=given, edges="norm", heads="max")
+    with pytest.raises(SelectionError, match="cannot be had together with gradients= or replace="):
+        capture(model, inputs=given, edges="attention", mixing=True, replace=lambda call, weights: None)
+
+
+def test_no_trace_is_left_in_the_model_and_in_the_inputs():
+    model, embedded = tiny.model("bert"), torch.randn(1, 5, 16)
+    before = snapshot(model)
+    got = capture(model, inputs={"inputs_embeds": embedded}, edges="alti")
+    assert got.weights.shape == (2, 5, 5)
+    assert differences(before, snapshot(model)) == []
+    assert not vars(embedded)
+    assert not any("_attnflow" in name for t in [*model.buffers(), *model.parameters()] for name in vars(t))
+
+
+def test_other_devices_compute_the_same():
+    from attnflow.capturing.edges import l1
+
+    torch.manual_seed(0)
+    w, heads, y = torch.rand(2, 3, 5, 4), torch.randn(2, 4, 3, 6), torch.randn(2, 5, 6)
+    w[0, :, 2, 1] = 0
+    scale = torch.rand(2, 5)
+    one, two = torch.empty(2, 5, 4), torch.empty(2, 5, 4)
+    l1.distances(w, heads, scale, y, one)
+    scaled = (w.permute(0, 3, 2, 1) * scale[:, None, :, None]).contiguous()
+    l1._by_products(scaled, heads, y, two)
+    assert torch.allclose(one, two, atol=1e-5) and one[0, 2, 1] == 0
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        l1.distances(w, heads, scale, y, two)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(one, two)
