@@ -79,7 +79,7 @@ def test_foreign_files_are_refused(tmp_path):
 def test_a_newer_format_says_how_to_update(tmp_path):
     path = tmp_path / "a.safetensors"
     save_file({"x": np.zeros(1)}, path, metadata={"attnflow": json.dumps({"format": 99, "kind": "relevance"})})
-    with pytest.raises(FileError, match=r"format 99, and this attnflow reads formats up to 1. Update it:  pip install"):
+    with pytest.raises(FileError, match=r"format 99, and this attnflow reads formats up to 2. Update it:  pip install"):
         files.load(path, "relevance")
 
 
@@ -90,3 +90,86 @@ def test_another_kind_says_who_reads_it(tmp_path):
         FileError, match=r"holds 'attention', but 'relevance' was asked for. Use attnflow.Attention.load"
     ):
         files.load(path, "relevance")
+
+
+def test_any_changed_byte_is_seen(tmp_path):
+    """Every byte of a saved result, changed: refused, or (padding, spaces) the same content."""
+    path = tmp_path / "a.safetensors"
+    arrays = {"x": np.linspace(0, 1, 12).reshape(3, 4), "y": np.arange(3, dtype=np.float16)}
+    files.save(path, "relevance", arrays, {"note": "é", "tokens": ["a", "b"]})
+    whole, header = path.read_bytes(), files.load(path, "relevance")[1]
+    refused = 0
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        try:
+            found, head = files.load(path, "relevance")
+        except FileError:
+            refused += 1
+            continue
+        assert head == header and all(np.array_equal(found[k], v) for k, v in arrays.items())
+    assert refused > 0.95 * len(whole)
+
+
+def test_a_digest_that_was_taken_away_is_missed_and_files_of_the_first_format_are_read(tmp_path):
+    path = tmp_path / "a.safetensors"
+    for number in (1, 2):
+        save_file({"x": np.zeros(1)}, path, metadata={"attnflow": json.dumps({"format": number, "kind": "relevance"})})
+        if number == 1:
+            assert files.load(path, "relevance")[0]["x"] == 0
+        else:
+            with pytest.raises(FileError, match="content and its digest disagree. It is damaged"):
+                files.load(path, "relevance")
+
+
+def test_a_lone_surrogate_is_kept(tmp_path):
+    files.save(tmp_path / "a", "relevance", {}, {"token": "a\ud800"})
+    assert files.load(tmp_path / "a", "relevance")[1]["token"] == "a\ud800"
+
+
+def test_numbers_that_numpy_lacks_are_refused(tmp_path):
+    import torch
+    from safetensors.torch import save_file as save_tensors
+
+    head = json.dumps({"format": 1, "kind": "relevance"})
+    save_tensors({"x": torch.zeros(3).to(torch.float8_e4m3fn)}, tmp_path / "a", metadata={"attnflow": head})
+    with pytest.raises(FileError, match="not a whole safetensors file"):
+        files.load(tmp_path / "a", "relevance")
+
+
+def test_a_full_disk_names_the_path_and_leaves_the_old_file(tmp_path):
+    resource = pytest.importorskip("resource")
+    import signal
+
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+    limits, before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        with pytest.raises(
+            FileError, match=r"Cannot write .*a.bin: File too large. What was there before is as it was"
+        ):
+            files.write_bytes(path, b"n" * 5000, overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_paths_that_cannot_be(tmp_path):
+    for name in ("", "a\0b", "\ud800"):
+        with pytest.raises(FileError, match="is not a name that a file can have"):
+            files.load(name, "relevance")
+    with pytest.raises(TypeError, match="path is a int, and the name of a file or folder is needed"):
+        files.load(5, "relevance")
+    with pytest.raises(FileError, match="Cannot write"):
+        files.save(tmp_path / ("a" * 300), "relevance", {}, {})
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileError, match="Cannot write .*folder: Is a directory"):
+        files.save(tmp_path / "folder", "relevance", {}, {}, overwrite=True)
+
+
+def test_reading_names_the_file_whatever_goes_wrong(tmp_path):
+    for error, message in ((KeyError("scores"), "KeyError: 'scores'"), (OSError(5, "I/O"), "Cannot read .*: I/O"),
+                           (FileError("no tokens"), "cannot be used: no tokens")):  # fmt: skip
+        with pytest.raises(FileError, match=f"here.*{message}|{message}.*"), files.reading(tmp_path / "here"):
+            raise error

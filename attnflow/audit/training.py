@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -24,14 +22,19 @@ from torch.nn import functional as F
 
 from attnflow.audit.outcomes import device_of, quality
 from attnflow.audit.splits import Batch, Progress, Split, Splits
+from attnflow.digests import digest_of, weights_digest
 from attnflow.errors import FileError, SelectionError
-from attnflow.files import write_bytes
+from attnflow.files import as_path, reading, write_bytes, writing
 from attnflow.models.factories import Factory
 
 Loss = Callable[[Any, Batch], Tensor]
 Score = Callable[[Any, Split], float]
 Folder = str | os.PathLike[str] | None
 CHECKPOINT = "checkpoint.pt"
+# Behind the checkpoint, so that a file that was cut short has lost it.
+_MARK = b"attnflow sha256\n"
+_TAIL = len(_MARK) + hashlib.sha256().digest_size
+_GO_ON = "The checkpoint of the epoch before is as it was: make room, and start the same run again to go on from it."
 
 
 @dataclass(frozen=True)
@@ -139,9 +142,10 @@ def fit(
     recipe = recipe or Recipe()
     valued = score or (lambda model, split: quality(model, split, data.pad))
     run = _Run(model, data, recipe, loss or cross_entropy(data, recipe.balanced), valued, name, seed)
-    path = None if folder is None else Path(folder) / CHECKPOINT
+    path = None if folder is None else as_path(folder, "folder") / CHECKPOINT
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
         run.resume(path)
     with _own_chance():
         while not run.finished:
@@ -220,27 +224,24 @@ class _Run:
             state |= {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
         data = io.BytesIO()
         torch.save(state, data)
-        write_bytes(path, data.getvalue(), overwrite=True)
+        whole = data.getvalue()
+        write_bytes(path, whole + _MARK + hashlib.sha256(whole).digest(), overwrite=True, advice=_GO_ON)
 
     def resume(self, path: Path) -> None:
         """Take up a run where its checkpoint left it."""
         if not path.is_file():
             return
-        try:
-            state = torch.load(path, weights_only=True, map_location="cpu")
-        except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError) as error:
-            raise FileError(
-                f"{path} is not a whole checkpoint ({type(error).__name__}): delete it to begin again."
-            ) from error
+        state = _read_checkpoint(path)
         if state.get("identity") != self.identity:
             raise FileError(
                 f"{path} is of another run ({state.get('name')!r}) than {self.name!r} with these data, first weights, "
                 "recipe and seed. Give another folder=, or delete this one."
             )
-        self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
-        if not self.finished:
-            self.model.load_state_dict(state["model"])
-            self.optimiser.load_state_dict(state["optimiser"])
+        with reading(path):
+            self.history, self.best, self.best_epoch = state["history"], state["best"], state["best_epoch"]
+            if not self.finished:
+                self.model.load_state_dict(state["model"])
+                self.optimiser.load_state_dict(state["optimiser"])
 
     def result(self) -> Trained:
         """The model at its best epoch."""
@@ -248,6 +249,24 @@ class _Run:
         self.model.eval()
         score = self.history[self.best_epoch - 1]["score"]
         return Trained(self.model, self.best_epoch, score, tuple(self.history), self.identity)
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    """What :meth:`_Run.save` wrote; anything else, and anything that has changed since, is refused."""
+    with reading(path):
+        data = path.read_bytes()
+    whole, mark, digest = data[:-_TAIL], data[-_TAIL : -_TAIL + len(_MARK)], data[-_TAIL + len(_MARK) :]
+    if mark != _MARK or hashlib.sha256(whole).digest() != digest:
+        raise FileError(f"{path} is not a whole checkpoint: its digest is missing or wrong. To begin again, delete it.")
+    try:
+        state = torch.load(io.BytesIO(whole), weights_only=True, map_location="cpu")
+    except Exception as error:  # whatever the reader makes of bytes that may be anything
+        raise FileError(
+            f"{path} is not a whole checkpoint ({type(error).__name__}): delete it to begin again."
+        ) from error
+    if not isinstance(state, dict):
+        raise FileError(f"{path} holds a {type(state).__name__}, not a checkpoint: delete it to begin again.")
+    return state
 
 
 def build(factory: Factory, seed: int) -> Any:
@@ -291,11 +310,6 @@ def _fused(parameters: list[nn.Parameter]) -> bool:
 
 
 def _identity(model: nn.Module, data: Splits, recipe: Recipe, name: str, seed: int) -> str:
-    found = hashlib.sha256(json.dumps([asdict(recipe), name, seed, type(model).__name__]).encode())
-    for part in (data.train, data.valid):
-        found.update(repr(part.ids).encode())
-        found.update(part.labels.tobytes())
-    for key, value in model.state_dict().items():
-        found.update(key.encode())
-        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+    parts = [[part.ids, part.labels] for part in (data.train, data.valid)]
+    given = [asdict(recipe), name, seed, type(model).__name__]
+    return digest_of([given, parts, weights_digest(model)])

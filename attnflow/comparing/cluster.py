@@ -8,6 +8,7 @@ ever arrive, so none is lost or doubled.
 from __future__ import annotations
 
 import math
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Rows that are handed to the cluster at a time, and examples that a worker takes at a time.
 SLICE, TASK = 50_000, 16
+_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def run(
@@ -38,11 +40,12 @@ def run(
 ) -> None:
     """Make the records of ``rows`` on the cluster and keep them in ``records`` as they arrive.
 
-    A cluster that is connected already is used, else the one that ``RAY_ADDRESS`` names, else a local one.
+    A cluster that is connected already is used, else the one that ``RAY_ADDRESS`` names, else a local one that only
+    this machine can reach.
     """
     ray = _ray()
     if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False)
+        start(ray)
     processors = int(ray.cluster_resources().get("CPU", 1))
     count = workers or max(1, processors // 2)
     if count >= processors:
@@ -65,6 +68,30 @@ def _ray() -> Any:
     except ImportError:
         raise InputError("engine='ray' needs Ray, which is not installed:  pip install 'attnflow[ray]'") from None
     return ray
+
+
+def start(ray: Any, **options: Any) -> None:
+    """Connect to the cluster that ``RAY_ADDRESS`` names, or start one here that listens on 127.0.0.1 alone.
+
+    Whoever reaches a port of Ray can run code, and by default Ray opens several to the network. It has no option for
+    this but a switch that is named after other systems; what it does is to keep a local cluster on the loopback.
+    """
+    quiet = {"include_dashboard": False, "log_to_driver": False, **options}
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init(**quiet)
+        return
+    from ray._private import ray_constants
+
+    before, known = os.environ.get(_SWITCH), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[_SWITCH], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        ray.init(_node_ip_address="127.0.0.1", **quiet)
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = known
+        if before is None:
+            del os.environ[_SWITCH]
+        else:
+            os.environ[_SWITCH] = before
 
 
 def _tables(ray: Any, rows: list[Row], given: dict[str, Any], workers: int) -> Iterator[pa.Table]:

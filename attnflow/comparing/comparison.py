@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 KEYS = ("method", "reference", "correlation", "special", "layer")
 _HEAD = b"attnflow"
+FORMAT = 2  # files of format 1 have no digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,22 +181,25 @@ class Comparison:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        head = {"settings": dict(self.settings), "costs": dict(self.costs), "bootstrap": self.bootstrap,
-                "seed": self.seed}  # fmt: skip
+        from attnflow.comparing.records import sealed
+
+        head = {
+            "format": FORMAT, "settings": dict(self.settings), "costs": dict(self.costs), "bootstrap": self.bootstrap,
+            "seed": self.seed,
+        }  # fmt: skip
         marked = self.table.replace_schema_metadata({_HEAD: json.dumps(head).encode()})
         sink = pa.BufferOutputStream()
-        pq.write_table(marked, sink)
-        files.write_bytes(Path(path), sink.getvalue().to_pybytes(), overwrite)
+        pq.write_table(sealed(marked), sink)
+        files.write_bytes(files.as_path(path), sink.getvalue().to_pybytes(), overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Comparison:
         """Read what :meth:`save` wrote, or the folder of a run (also of one that is not finished)."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from attnflow.comparing.records import Records, read_parts, read_settings
+        from attnflow.comparing.records import Records, check_seal, read_parts, read_settings
 
-        source = Path(path)
+        source = files.as_path(path)
         if source.is_dir():
             records = Records(None)
             settings = read_settings(source)
@@ -206,15 +209,34 @@ class Comparison:
         if not source.is_file():
             raise FileError(f"{source} is neither a file nor a folder: nothing to load.")
         try:
-            table = pq.read_table(source)
-        except (pa.ArrowException, OSError) as error:
-            raise FileError(f"{source} is not a whole Parquet file ({str(error).splitlines()[0]}).") from None
+            table = pq.ParquetFile(source).read()
+        except Exception as error:  # whatever the reader makes of bytes that may be anything
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise FileError(f"{source} is not a whole Parquet file ({reason}).") from None
         head = (table.schema.metadata or {}).get(_HEAD)
         if head is None:
             raise FileError(f"{source} is a Parquet file, but Comparison.save did not write it.")
-        kept = json.loads(head)
-        plain = table.replace_schema_metadata(None)
-        return cls(plain, kept["settings"], kept["costs"], kept["bootstrap"], kept["seed"])
+        with files.reading(source):
+            kept = json.loads(head)
+            check_seal(table, source, required=kept.get("format", 1) > 1)
+            costs = {str(k): float(v) for k, v in kept["costs"].items()}
+            plain = _checked(table.replace_schema_metadata(None))
+            return cls(plain, dict(kept["settings"]), costs, int(kept["bootstrap"]), int(kept["seed"]))
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """The table, if its columns are of the kinds that a comparison has."""
+    from attnflow.comparing.records import schema
+
+    missing = [name for name in (*KEYS, "example", "value", "ties") if name not in table.column_names]
+    if missing:
+        raise FileError(
+            f"A comparison has the column {missing[0]}, and this table has {', '.join(table.column_names)}."
+        )
+    for column in schema():
+        if column.name in table.column_names:
+            table.column(column.name).cast(column.type)  # raises where it cannot be done
+    return table
 
 
 def interval(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attnflow.correlation import METHODS as CORRELATIONS
+from attnflow.digests import config_digest, files_digest, tokenizer_digest, weights_digest
 from attnflow.errors import SelectionError
+from attnflow.models.loading import commit_of
 from attnflow.scoring.registry import MethodCall, Spec, calls
 
 UNITS = ("token", "word")
@@ -72,19 +74,15 @@ def make_plan(
 
 
 def identity(model: Any, tokenizer: Any) -> dict[str, Any]:
-    """What tells one model and tokenizer from another: names, and a digest of some of every weight."""
+    """What tells one model and tokenizer from another: names, and digests of every byte of their content."""
+    known = None if tokenizer is None else {"class": type(tokenizer).__name__, "digest": tokenizer_digest(tokenizer)}
     if isinstance(model, str):
-        return {"name": model}
-    mark = hashlib.blake2b(digest_size=8)
-    for name, weight in model.state_dict().items():
-        flat = weight.detach().reshape(-1)
-        some = flat[:: max(1, len(flat) // 16)].float().cpu().numpy()
-        mark.update(f"{name}{tuple(weight.shape)}".encode() + some.tobytes())
-    kind = type(tokenizer).__name__
-    size = len(tokenizer) if tokenizer is not None and hasattr(tokenizer, "__len__") else None
+        content = files_digest(Path(model)) if Path(model).exists() else commit_of(model)
+        return {"name": model, "content": content, "tokenizer": known}
     return {
         "name": str(getattr(model, "name_or_path", "")),
         "class": type(model).__name__,
-        "weights": mark.hexdigest(),
-        "tokenizer": None if tokenizer is None else f"{kind}, {size} tokens",
+        "weights": weights_digest(model),
+        "config": config_digest(getattr(model, "config", None)),
+        "tokenizer": known,
     }

@@ -4,10 +4,14 @@ A folder holds ``settings.json`` and ``parts/*.parquet``. A part is written unde
 renamed, which a file system does at once or not at all: a run killed at any moment leaves whole parts and at
 most one stray file, which is removed. A part holds all records of its examples, and an example is in one
 part, so that a resumed run neither loses nor doubles a record: it does the examples that no part holds.
+
+Settings and parts carry a digest of their content. One run at a time holds the lock of the folder, from before it reads
+the settings until it ends.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,12 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnflow import files
+from attnflow.digests import digest_of
 from attnflow.errors import FileError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT = 1
+FORMAT = 2  # runs of format 1 have no digests
+_DIGEST = b"digest"
+_GO_ON = "Every part that is there is whole: make room, and go on with resume=True (--resume)."
 COLUMNS = {
     "example": "int64",
     "digest": "string",
@@ -57,7 +64,50 @@ def to_table(rows: Sequence[Mapping[str, Any]], costs: Mapping[str, float]) -> p
 def costs_of(table: pa.Table) -> dict[str, float]:
     """Seconds by part that the making of these records took."""
     found = (table.schema.metadata or {}).get(b"costs")
-    return {} if found is None else dict(json.loads(found))
+    return {} if found is None else {str(name): float(seconds) for name, seconds in json.loads(found).items()}
+
+
+def sealed(table: pa.Table) -> pa.Table:
+    """The table with a digest of its records and metadata in its metadata."""
+    kept = {k: v for k, v in (table.schema.metadata or {}).items() if k != _DIGEST}
+    return table.replace_schema_metadata({**kept, _DIGEST: table_digest(table, kept).encode()})
+
+
+def check_seal(table: pa.Table, path: Path, required: bool = True) -> None:
+    """Refuse a table that is not as :func:`sealed` left it."""
+    kept = dict(table.schema.metadata or {})
+    found = kept.pop(_DIGEST, None)
+    if found is None and not required:
+        return
+    if found is None or found.decode() != table_digest(table, kept):
+        raise FileError(
+            f"{path} is not as it was written: its records and its digest disagree. It is damaged. Remove it, and its "
+            f"examples are done again:  rm {path}"
+        )
+
+
+def table_digest(table: pa.Table, metadata: Mapping[bytes, bytes]) -> str:
+    """A mark of all values of all columns, however the file packs them."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    mark = hashlib.sha256(repr(sorted(metadata.items())).encode())
+    for name in table.column_names:
+        column = table.column(name)
+        mark.update(f"\n{name} {column.type} {len(column)}\n".encode())
+        mark.update(np.packbits(column.is_valid().to_numpy()).tobytes())
+        if pa.types.is_string(column.type):
+            filled = pc.fill_null(column, "")
+            mark.update(pc.binary_length(filled).to_numpy().tobytes())
+            mark.update("".join(filled.to_pylist()).encode())
+        elif pa.types.is_boolean(column.type):
+            mark.update(np.packbits(pc.fill_null(column, False).to_numpy()).tobytes())
+        elif pa.types.is_primitive(column.type):
+            mark.update(pc.fill_null(column, 0).to_numpy().tobytes())
+        else:
+            mark.update(repr(column.to_pylist()).encode())
+    return mark.hexdigest()
 
 
 class Records:
@@ -106,9 +156,12 @@ def open_records(
     if folder is None:
         yield Records(None)
         return
-    path = Path(folder)
-    _prepare(path, settings, resume)
+    path = files.as_path(folder, "out")
+    _refuse_foreign(path)
+    with files.writing(path):
+        (path / "parts").mkdir(parents=True, exist_ok=True)
     with _locked(path):
+        _prepare(path, settings, resume)
         for stray in (path / "parts").glob("*.part"):
             stray.unlink()
         records = Records(path)
@@ -119,32 +172,47 @@ def open_records(
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings of the run in ``folder``."""
+    return _read_head(folder)["settings"]  # type: ignore[no-any-return]
+
+
+def _read_head(folder: Path) -> dict[str, Any]:
+    path = folder / "settings.json"
     try:
-        found = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileError(f"{folder} has no settings.json: attnflow compare did not write it.") from None
-    except json.JSONDecodeError:
-        raise FileError(f"{folder / 'settings.json'} is not JSON: damaged.") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise FileError(f"{folder / 'settings.json'} is not of format {FORMAT}, which this attnflow writes.")
-    return dict(found["settings"])
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror or error}.") from None
+    except (ValueError, RecursionError):
+        raise FileError(f"{path} is not JSON: damaged.") from None
+    if not isinstance(found, dict) or found.get("format") not in range(1, FORMAT + 1):
+        raise FileError(f"{path} is not of format 1 to {FORMAT}, which this attnflow reads.")
+    settings = found.get("settings")
+    if not isinstance(settings, dict) or (found["format"] > 1 and found.get("digest") != digest_of(settings)):
+        raise FileError(f"{path} is not as it was written: its settings and its digest disagree. It is damaged.")
+    return found
 
 
 def read_parts(folder: Path) -> Iterator[pa.Table]:
     """The parts in ``folder``, each with the records of whole examples."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    required = _read_head(folder)["format"] > 1
     for part in sorted((folder / "parts").glob("*.parquet")):
         try:
             table = pq.read_table(part, partitioning=None)
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
+        except Exception as error:  # whatever the reader makes of bytes that may be anything
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise FileError(
                 f"{part} is not a whole Parquet file ({reason}). Remove it, and its examples are done again:  rm {part}"
             ) from None
-        if set(table.column_names) != set(COLUMNS):
-            raise FileError(f"{part} has columns {', '.join(table.column_names)}: attnflow compare did not write it.")
+        with files.reading(part):
+            if sorted(table.column_names) != sorted(COLUMNS):
+                have = ", ".join(table.column_names)
+                raise FileError(f"{part} has columns {have}: attnflow compare did not write it.")
+            check_seal(table, part, required)
+            table = table.select(list(COLUMNS)).cast(schema().with_metadata(table.schema.metadata))
+            costs_of(table)
         yield table
 
 
@@ -187,11 +255,17 @@ def _prepare(path: Path, settings: Mapping[str, Any], resume: bool) -> None:
                 "Use the same settings, or give another folder."
             )
         return
-    if path.exists() and any(path.iterdir()) and not _only_ours(path):
-        raise FileError(f"{path} is not empty and holds no run of attnflow compare: give a new folder.")
-    (path / "parts").mkdir(parents=True, exist_ok=True)
-    head = json.dumps({"format": FORMAT, "settings": plain}, indent=1, ensure_ascii=False)
+    head = json.dumps({"format": FORMAT, "digest": digest_of(plain), "settings": plain}, indent=1)
     files.write_bytes(path / "settings.json", head.encode(), overwrite=False)
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A folder that holds something else is left alone, down to the lock."""
+    with files.writing(path):
+        if path.exists() and not path.is_dir():
+            raise FileError(f"{path} is a file, and the records need a folder: give a new one.")
+        if path.exists() and not (path / "settings.json").exists() and not _only_ours(path):
+            raise FileError(f"{path} is not empty and holds no run of attnflow compare: give a new folder.")
 
 
 def _only_ours(path: Path) -> bool:
@@ -201,14 +275,12 @@ def _only_ours(path: Path) -> bool:
 
 
 def _write_part(path: Path, table: pa.Table) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    draft = path.with_suffix(".part")
-    with open(draft, "wb") as file:
-        pq.write_table(table, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    sink = pa.BufferOutputStream()
+    pq.write_table(sealed(table), sink)
+    files.write_bytes(path, sink.getvalue().to_pybytes(), overwrite=True, advice=_GO_ON)
 
 
 @contextmanager
@@ -219,9 +291,14 @@ def _locked(path: Path) -> Iterator[None]:
     except ImportError:  # Windows has no such lock
         yield
         return
-    with open(path / "lock", "w", encoding="utf-8") as file:
+    with files.writing(path / "lock", _GO_ON):
+        # Not through a link: in a shared folder it could lead to any file of this user's.
+        handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise FileError(f"Another run is writing to {path}. Wait for it, or give another folder.") from None
         yield
+    finally:
+        os.close(handle)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
+import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from attnflow.digests import digest_of
 from attnflow.errors import InputError
+from attnflow.files import as_path
+from attnflow.inputs.tables import PACKED, SUFFIXES, Table, open_table
 
-_READERS = {
-    ".csv": ("csv", {}),
-    ".tsv": ("csv", {"sep": "\t"}),
-    ".json": ("json", {}),
-    ".jsonl": ("json", {}),
-    ".parquet": ("parquet", {}),
-    ".txt": ("text", {}),
-    ".text": ("text", {}),
-}
 # A dict with one of these is what a model is called with, not a row with columns.
 _ENCODED = {"input_ids", "pixel_values"}
 _TEXT = ("text", "sentence", "sentences", "content", "review")
@@ -37,7 +32,7 @@ class Row:
     @property
     def digest(self) -> str:
         """A short mark of its content, by which a resumed run sees that the data are the same."""
-        return hashlib.blake2b(repr((self.text, self.target)).encode(), digest_size=8).hexdigest()
+        return digest_of([self.text, self.target])
 
 
 @dataclass(frozen=True)
@@ -50,16 +45,67 @@ class Data:
     target_column: str | None
     limit: int | None
     skip_empty: bool = False
+    whole_targets: bool = False
 
     def __iter__(self) -> Iterator[Row]:
         for number, item in enumerate(islice(iter(self.source), self.limit)):
             if not isinstance(item, Mapping) or self.text_column is None:
+                if _missing(item) or isinstance(self.source, Table):
+                    raise InputError(f"Row {number} (from 0) is {item!r}, and a text is needed: leave it out.")
                 yield Row(number, item)
                 continue
-            text = item[self.text_column]
-            if self.skip_empty and not str(text).strip():
+            if self.skip_empty and not str(item[self.text_column]).strip():
                 continue
-            yield Row(number, text, item[self.target_column] if self.target_column else None)
+            text = self._cell(item, self.text_column, number)
+            yield Row(number, _image(text, number), self._target(item, number))
+
+    def _cell(self, item: Mapping[str, Any], column: str, number: int) -> Any:
+        value = item.get(column)
+        source = self.source if isinstance(self.source, Table) else None
+        # A cell of a text file has no other way to be missing than to be empty.
+        if _missing(value) or (source is not None and source.cells and not str(value).strip()):
+            where = "" if source is None else f" of {source.path}"
+            raise InputError(
+                f"Row {number}{where} (from 0) has nothing in the column {column!r}: fill it in, or leave the row out."
+            )
+        return value
+
+    def _target(self, item: Mapping[str, Any], number: int) -> Any:
+        if self.target_column is None:
+            return None
+        value = self._cell(item, self.target_column, number)
+        return int(value) if self.whole_targets else value
+
+    def checked(self) -> Data:
+        """The same, gone through once, so that what is missing is refused before anything runs.
+
+        A column of a text file whose every cell is a whole number holds numbers.
+        """
+        whole, count = self.target_column is not None and self.source.cells, 0
+        for row in self:
+            count = row.number + 1
+            whole = whole and isinstance(row.target, str) and _WHOLE.fullmatch(row.target) is not None
+        return replace(self, count=count, whole_targets=whole)
+
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _image(value: Any, number: int) -> Any:
+    """An image of a Parquet file, from its bytes alone: where they are missing, its path could lead anywhere."""
+    if not isinstance(value, Mapping) or set(value) != {"bytes", "path"}:
+        return value
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(value["bytes"])) as image:
+            return image.convert(image.mode)
+    except Exception as error:
+        raise InputError(f"The image of row {number} cannot be read from its bytes ({type(error).__name__}).") from None
 
 
 def open_data(
@@ -79,16 +125,15 @@ def open_data(
         text_column: the column with the text; found by itself if it is called "text" or "sentence".
         target_column: the column with the target, for instance the right label.
         split: for a name, the split to take.
-        streaming: read while going, for data larger than the disk.
+        streaming: for a name, read while going, for data larger than the disk. A file is always read so.
         limit: only the first so many.
 
     >>> [row.text for row in open_data(["the key", "the cabinets"], limit=1)]
     ['the key']
     """
-    skip_empty = False
     if isinstance(dataset, str | os.PathLike):
-        skip_empty = _suffix(Path(dataset)) in (".txt", ".text")
-        dataset = _load(str(dataset), split, streaming)
+        dataset = _load(dataset, split, streaming)
+    skip_empty = isinstance(dataset, Table) and dataset.kind in (".txt", ".text")
     if isinstance(dataset, Mapping):
         have = ", ".join(map(str, dataset))
         raise InputError(
@@ -106,29 +151,30 @@ def open_data(
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}, but at least 1 example is needed.")
     shown = count if limit is None else limit if count is None else min(limit, count)
-    return Data(dataset, shown, text, target_column, limit, skip_empty)
+    data = Data(dataset, shown, text, target_column, limit, skip_empty)
+    return data.checked() if isinstance(dataset, Table) else data
 
 
 def _suffix(path: Path) -> str:
     suffixes = [s.lower() for s in path.suffixes]
-    return suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in (".gz", ".bz2", ".xz", ".zst") else path.suffix.lower()
+    return suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in PACKED else path.suffix.lower()
 
 
-def _load(name: str, split: str | None, streaming: bool) -> Any:
+def _load(given: str | os.PathLike[str], split: str | None, streaming: bool) -> Any:
+    path = as_path(given, "dataset")
+    name, suffix = str(given), _suffix(path)
+    if path.is_file():
+        if suffix not in SUFFIXES:
+            raise InputError(f"{name} ends in {suffix or 'nothing'!r}. Use one of: {', '.join(SUFFIXES)} (also .gz).")
+        return open_table(path, suffix)
+    if suffix in SUFFIXES:
+        raise InputError(f"{name} is not a file: nothing to compare on.")
     from datasets import load_dataset
 
-    path, suffix = Path(name), _suffix(Path(name))
-    if path.is_file():
-        if suffix not in _READERS:
-            raise InputError(f"{name} ends in {suffix or 'nothing'!r}. Use one of: {', '.join(_READERS)} (also .gz).")
-        reader, options = _READERS[suffix]
-        return load_dataset(reader, data_files=str(path), split="train", streaming=streaming, **options)
-    if suffix in _READERS:
-        raise InputError(f"{name} is not a file: nothing to compare on.")
     try:
-        return load_dataset(name, split=split, streaming=streaming)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        return load_dataset(name, split=split, streaming=streaming, trust_remote_code=False)
+    except Exception as error:  # of the library, its readers, or the network
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"The dataset {name!r} could not be loaded: {reason}") from error
 
 

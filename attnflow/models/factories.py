@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attnflow.models.loading import load_errors, make_known
+from attnflow.models.loading import SAFE, load_errors, make_known
 
 Factory = Callable[[int], Any]
 """Gives a new model for a seed."""
@@ -59,7 +59,7 @@ def pretrained(name: str, classes: int = 2) -> Factory:
     def make(seed: int) -> Any:
         with load_errors(name, _ADVICE, f"a classifier of {classes} classes"):
             make_known(name)
-            return AutoModelForSequenceClassification.from_pretrained(name, num_labels=classes)
+            return AutoModelForSequenceClassification.from_pretrained(name, num_labels=classes, **SAFE)
 
     return make
 
@@ -70,4 +70,4 @@ def pretrained_tokenizer(name: str) -> Any:
 
     with load_errors(name, _ADVICE, "a tokenizer"):
         make_known(name)
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, **SAFE)

@@ -17,6 +17,9 @@ from attnflow.errors import InputError
 OWN = {"attnflow_lstm": "attnflow.models.lstm", "attnflow_verb_number": "attnflow.models.verb_number"}
 """The module of each model of the package, by model type; importing it makes transformers know the model."""
 
+# Code that comes with a model is never run; without this, transformers asks at the keyboard.
+SAFE: dict[str, Any] = {"trust_remote_code": False}
+
 
 def load(name: str) -> tuple[Any, Any]:
     """(model, tokenizer), the model in the class that it was saved with, ready for inference.
@@ -36,9 +39,9 @@ def load(name: str) -> tuple[Any, Any]:
     )
     with load_errors(name, advice):
         make_known(name)
-        config = AutoConfig.from_pretrained(name)
-        model = _model_class(config).from_pretrained(name)
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, **SAFE)
+        model = _model_class(config).from_pretrained(name, **SAFE)
+        tokenizer = AutoTokenizer.from_pretrained(name, **SAFE)
     return model.eval(), tokenizer
 
 
@@ -50,6 +53,15 @@ def make_known(name: str) -> None:
     module = OWN.get(str(saved.get("model_type")))
     if module is not None:
         importlib.import_module(module)
+
+
+def commit_of(name: str) -> str | None:
+    """The commit of a hub model, which stands for every byte of it; None where it cannot be told."""
+    from transformers import AutoConfig
+
+    with load_errors(name, "Give a folder that save_pretrained() wrote, or a hub name."):
+        config = AutoConfig.from_pretrained(name, **SAFE)
+    return getattr(config, "_commit_hash", None)
 
 
 @contextmanager
@@ -69,8 +81,8 @@ def _load_gguf(file: Path) -> tuple[Any, Any]:
     if not file.is_file():
         raise InputError(f"{file} is not there, and a GGUF file was asked for: check the path.")
     try:
-        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, **SAFE)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **SAFE)
     except ImportError as error:
         raise InputError(
             f"{file} is a GGUF file, and reading it needs two packages:  pip install gguf accelerate"

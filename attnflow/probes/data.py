@@ -129,7 +129,7 @@ def read_dataset(name: str) -> Iterable[VerbExample]:
 
     name, config, split = [*name.split(":"), "", ""][:3]
     try:
-        rows = datasets.load_dataset(name, config or None, split=split or "train")
+        rows = datasets.load_dataset(name, config or None, split=split or "train", trust_remote_code=False)
     except (OSError, ValueError, ConnectionError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(

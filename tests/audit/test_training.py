@@ -196,3 +196,43 @@ def test_quality_is_computed_under_the_change_that_is_on(data):
     plain = quality(model, data.valid, 0)
     with live(model, lambda call, weights: torch.zeros_like(weights)):
         assert quality(model, data.valid, 0) == 0.5 < plain
+
+
+def test_any_changed_byte_of_a_checkpoint_is_seen(data, tmp_path):
+    fit(lstm(), data, Recipe(epochs=1), folder=tmp_path)
+    path = tmp_path / CHECKPOINT
+    whole = path.read_bytes()
+    for at in [*range(0, len(whole), max(1, len(whole) // 60)), len(whole) - 1, len(whole) - 40]:
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with pytest.raises(AttnFlowError, match="not a whole checkpoint: its digest is missing or wrong"):
+            fit(lstm(), data, Recipe(epochs=1), folder=tmp_path)
+    for cut in (0, 10, 47, 48, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(AttnFlowError, match="not a whole checkpoint"):
+            fit(lstm(), data, Recipe(epochs=1), folder=tmp_path)
+
+
+def test_a_checkpoint_made_to_run_code_runs_none(data, tmp_path):
+    import hashlib
+    import io
+
+    from attnflow.audit.training import _MARK
+
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    for state in ({"identity": Evil()}, [1, 2]):
+        file = io.BytesIO()
+        torch.save(state, file)
+        whole = file.getvalue()
+        (tmp_path / CHECKPOINT).write_bytes(whole + _MARK + hashlib.sha256(whole).digest())
+        with pytest.raises(AttnFlowError, match=r"not a whole checkpoint \(UnpicklingError\)|holds a list, not a"):
+            fit(lstm(), data, Recipe(epochs=1), folder=tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(data, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(AttnFlowError, match="Cannot write .*file"):
+        fit(lstm(), data, Recipe(epochs=1), folder=tmp_path / "file" / "below")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
@@ -318,3 +319,44 @@ def test_the_published_protocols_of_the_docs_run():
     np.testing.assert_allclose(found.sort_values("layer")["value"], alone.values, atol=1e-9)
     ig = {"ig": {"method": "integrated_gradients", "baseline": "pad"}}
     assert compare(model, tok, rows, references=ig, correlation="kendall", layers=-1).examples == 2
+
+
+def test_resume_refuses_weights_any_number_of_which_has_changed(tmp_path):
+    run = {"out": tmp_path / "run", **FAST}
+    compare(tiny("bert"), tokenizer(), TEXTS, **run)
+    for change in ("a weight in the middle", "the configuration"):
+        other = copy.deepcopy(tiny("bert"))
+        if change == "the configuration":
+            other.config.layer_norm_eps = 0.5
+        else:
+            weight = other.bert.embeddings.word_embeddings.weight
+            with torch.no_grad():
+                weight.view(-1)[weight.numel() // 2 + 1] += 1e-3
+        with pytest.raises(FileError, match=r"other settings.*\n  model\.(weights|config): "):
+            compare(other, tokenizer(), TEXTS, resume=True, **run)
+    assert compare(tiny("bert"), tokenizer(), TEXTS, resume=True, **run).examples == 4
+
+
+def test_resume_refuses_a_folder_of_a_model_that_has_changed(tmp_path):
+    model, folder = copy.deepcopy(tiny("bert")), str(tmp_path / "model")
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    run = {"out": tmp_path / "run", **FAST}
+    compare(folder, None, TEXTS, **run)
+    assert compare(folder, None, TEXTS, resume=True, **run).examples == 4
+    with torch.no_grad():
+        model.bert.encoder.layer[0].attention.self.query.weight[1, 2] += 1e-3
+    model.save_pretrained(folder)
+    with pytest.raises(FileError, match=r"\n  model.content: "):
+        compare(folder, None, TEXTS, resume=True, **run)
+
+
+def test_resume_refuses_an_image_any_pixel_of_which_has_changed(tmp_path):
+    pixels = torch.randn(2, 1, 3, 24, 24, generator=torch.Generator().manual_seed(0))
+    run = {"out": tmp_path / "run", **FAST}
+    compare(tiny("vit"), None, [{"pixel_values": p} for p in pixels], **run)
+    changed = pixels.clone()
+    changed[1, 0, 1, 12, 12] += 1e-3
+    with pytest.raises(FileError, match="Example 1 has another text or target"):
+        compare(tiny("vit"), None, [{"pixel_values": p} for p in changed], resume=True, **run)
+    assert compare(tiny("vit"), None, [{"pixel_values": p.clone()} for p in pixels], resume=True, **run).examples == 2

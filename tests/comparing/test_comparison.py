@@ -85,3 +85,30 @@ def test_saved_and_loaded(tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
     with pytest.raises(FileError, match=r"Comparison.save did not write it"):
         Comparison.load(tmp_path / "other.parquet")
+
+
+def test_a_changed_byte_of_a_saved_comparison_is_seen(tmp_path):
+    import pyarrow.parquet as pq
+
+    c, path = made(), tmp_path / "c.parquet"
+    c.save(path)
+    whole, refused = path.read_bytes(), 0
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        try:
+            back = Comparison.load(path)
+        except FileError:
+            refused += 1
+            continue
+        assert back.records.equals(c.records) and back.settings == c.settings and back.costs == c.costs
+    assert refused > len(whole) / 14
+    table = pq.read_table(path) if path.write_bytes(whole) else None
+    head = table.schema.metadata[b"attnflow"]
+    for bad in (b"{", b"5", b"{}", head.replace(b'"seed": 0', b'"seed": "x"')):
+        pq.write_table(table.replace_schema_metadata({b"attnflow": bad}), path)
+        with pytest.raises(FileError, match=r"c\.parquet"):
+            Comparison.load(path)
+    pq.write_table(table.drop_columns("ties").replace_schema_metadata(
+        {b"attnflow": head.replace(b'"format": 2', b'"format": 1')}), path)  # fmt: skip
+    with pytest.raises(FileError, match="A comparison has the column ties"):
+        Comparison.load(path)

@@ -121,5 +121,109 @@ def test_a_damaged_or_foreign_folder_is_refused(tmp_path):
     with pytest.raises(FileError, match="is not JSON: damaged"):
         read_settings(tmp_path / "run")
     (tmp_path / "run" / "settings.json").write_text('{"format": 99, "settings": {}}')
-    with pytest.raises(FileError, match="is not of format 1"):
+    with pytest.raises(FileError, match="is not of format 1 to 2"):
         read_settings(tmp_path / "run")
+
+
+def test_the_lock_is_held_before_the_settings_are_looked_at(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    from attnflow.comparing import records
+
+    prepare, held = records._prepare, []
+
+    def watched(path, *given):
+        with open(path / "lock") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(path)
+        prepare(path, *given)
+
+    monkeypatch.setattr(records, "_prepare", watched)
+    open_it(tmp_path, SETTINGS)
+    assert held == [tmp_path]
+
+
+def test_while_one_run_writes_another_with_other_settings_touches_nothing(tmp_path):
+    pytest.importorskip("fcntl")
+    with open_records(tmp_path, SETTINGS), pytest.raises(FileError, match="Another run is writing to"):
+        open_it(tmp_path, {"other": "settings"})
+    assert read_settings(tmp_path) == SETTINGS
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    pytest.importorskip("fcntl")
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(FileError, match="Cannot write .*lock"):
+        open_it(tmp_path / "run", SETTINGS)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_any_changed_byte_of_a_part_or_of_the_settings_is_seen(tmp_path):
+    with open_records(tmp_path, SETTINGS) as records:
+        records.add(to_table([{**r, "target": "é", "error": None} for r in rows(0, 1, 2)], {"flow": 1.5}))
+    (table,) = read_parts(tmp_path)
+    part = tmp_path / "parts" / "000000000.parquet"
+    whole = part.read_bytes()
+    refused = 0
+    for at in range(0, len(whole), 3):
+        part.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        try:
+            (found,) = read_parts(tmp_path)
+        except FileError:
+            refused += 1
+            continue
+        assert str(found.to_pylist()) == str(table.to_pylist()) and costs_of(found) == {"flow": 1.5}
+    assert refused > len(whole) / 6
+    part.write_bytes(whole)
+    path = tmp_path / "settings.json"
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            assert read_settings(tmp_path) == SETTINGS
+        except FileError:
+            continue
+
+
+def test_a_part_without_its_digest_is_refused_and_a_run_of_the_first_format_is_read(tmp_path):
+    import pyarrow.parquet as pq
+
+    with open_records(tmp_path, SETTINGS) as records:
+        records.add(to_table(rows(0), {}))
+    pq.write_table(to_table(rows(0), {}), tmp_path / "parts" / "000000000.parquet")
+    with pytest.raises(FileError, match="its records and its digest disagree. It is damaged. Remove it"):
+        list(read_parts(tmp_path))
+    (tmp_path / "settings.json").write_text(json.dumps({"format": 1, "settings": SETTINGS}))
+    assert len(list(read_parts(tmp_path))) == 1
+
+
+def test_a_part_with_columns_of_other_kinds_is_refused(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from attnflow.comparing.records import sealed
+
+    open_it(tmp_path, SETTINGS)
+    odd = pa.table({name: ["<img>"] for name in COLUMNS})
+    pq.write_table(sealed(odd), tmp_path / "parts" / "000000000.parquet")
+    with pytest.raises(FileError, match="does not hold what attnflow writes"):
+        list(read_parts(tmp_path))
+
+
+def test_a_full_disk_says_that_the_run_can_go_on(tmp_path):
+    resource = pytest.importorskip("resource")
+    import signal
+
+    limits, before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with open_records(tmp_path, SETTINGS) as records:
+        records.add(to_table(rows(0), {}))
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+            with pytest.raises(FileError, match=r"Cannot write .*000000001.parquet: File too large.*resume=True"):
+                records.add(to_table(rows(1), {}))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, before)
+    with open_records(tmp_path, SETTINGS, resume=True) as records:
+        assert set(records.done) == {0}

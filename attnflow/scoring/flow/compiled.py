@@ -2,6 +2,9 @@
 
 To import numba and to read its own cache takes half a second in every process; the machine code of the kernel needs
 nothing but ``memset``, and llvmlite loads it in a tenth of that.
+
+The folder therefore holds code that is run. It is loaded only where nobody but this user can have put it there: the
+folder and the file are this user's, and nobody else may write to them.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import functools
 import hashlib
 import os
 import re
+import stat
 import sys
 import threading
 from collections.abc import Callable
@@ -21,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.errors import AttnFlowError
+from attnflow.errors import AttnFlowError, FileError
 from attnflow.files import write_bytes
 from attnflow.scoring.flow.integers import Ints, Words
 from attnflow.scoring.flow.workspace import Work, words_of
@@ -29,8 +33,11 @@ from attnflow.scoring.flow.workspace import Work, words_of
 SOURCES = ("waves.py", "kernels.py", "workspace.py")
 CACHE = "ATTNFLOW_CACHE"
 _NEEDED = {"memset", "memcpy", "memmove"}  # of every C library, so of every process
-_LOCK = threading.Lock()  # so that threads that come together compile once
+_LOCK = threading.RLock()  # so that threads that come together compile once
 _DIGEST = hashlib.sha256().digest_size
+if hasattr(os, "register_at_fork"):
+    # A fork waits until the kernel is ready: its child has no thread that could finish it, or give the lock back.
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def columns(
@@ -57,9 +64,7 @@ def columns(
     steps, n = rowsum.shape
     signed, places = np.int64, np.uint64
     nothing = ctypes.c_void_p()  # the result and the error of numba's functions, here never more than null
-    with _LOCK:
-        kernel = _kernel()
-    kernel(
+    kernel()(
         ctypes.byref(nothing), ctypes.byref(nothing), _at(cap, signed), _at(rowsum, signed), n, steps, words_of(n),
         _at(sinks, places), len(sinks), _at(order, places), _at(wanted, signed), value.shape[1], _at(floor, signed),
         len(floor) > 0, theorem, explicit, begin, stride, _at(value, signed), _at(code, np.int8), _at(cuts, places),
@@ -74,16 +79,32 @@ def _at(array: npt.NDArray[Any], kind: Any) -> int:
     return array.ctypes.data
 
 
+def kernel() -> Callable[..., int]:
+    """The kernel as a function of C; while it runs, other threads of Python run too."""
+    with _LOCK:
+        return _kernel()
+
+
 @functools.cache
 def _kernel() -> Callable[..., int]:
-    """The kernel as a function of C; while it runs, other threads of Python run too."""
     path = _path()
-    found = _read(path)
-    if found is None:
+    try:
+        found = _read(path)
+        if found is None:
+            found = _compile()
+            _keep(path, found)
+    except _Untrusted as reason:
+        _say(
+            f"attnflow: {reason}, so the flow engine is not loaded from there but compiled anew for this process. "
+            f"Make it yours alone, or name another folder:  export {CACHE}=~/.cache/attnflow"
+        )
         found = _compile()
-        _keep(path, found)
     name, _, code = found.partition(b"\n")
     return _loaded(code, name.decode())
+
+
+class _Untrusted(Exception):
+    """Somebody else could have put code there."""
 
 
 def _path() -> Path | None:
@@ -120,31 +141,69 @@ def _folder() -> Path:
 
 
 def _read(path: Path | None) -> bytes | None:
-    """What is kept, unless it is not there or not whole."""
+    """What is kept, unless it is not there or not whole; what somebody else could have written is an error."""
     try:
-        kept = path.read_bytes() if path is not None else b""
+        kept = b"" if path is None else _private_bytes(path)
     except OSError:
         return None
     digest, data = kept[:_DIGEST], kept[_DIGEST:]
     return data if data and hashlib.sha256(data).digest() == digest else None
 
 
+def _private_bytes(path: Path) -> bytes:
+    """The file, looked at through handles, so that nothing can be exchanged between the check and the reading."""
+    if not hasattr(os, "geteuid"):  # Windows: a profile's own folder is closed to others
+        return path.read_bytes()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check_private(path.parent, os.fstat(folder))
+        found = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode):
+            raise _Untrusted(f"{path} is not a regular file")
+        # Without waiting: a pipe put there meanwhile would never be filled.
+        handle = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise _Untrusted(f"{path} is not a regular file")
+        _check_private(path, found)
+        return file.read()
+
+
+def _check_private(path: Path, found: os.stat_result) -> None:
+    if found.st_uid != os.geteuid():
+        raise _Untrusted(f"{path} belongs to user {found.st_uid}, and this is user {os.geteuid()}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _Untrusted(f"others than its owner may write to {path} (mode {stat.S_IMODE(found.st_mode):o})")
+
+
 def _keep(path: Path | None, data: bytes) -> None:
-    """Write it for the next process; where that cannot be done, each compiles anew."""
+    """Write it for the next process, for this user alone; where that cannot be done, each compiles anew."""
     if path is None:
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, hashlib.sha256(data).digest() + data, overwrite=True)
-    except OSError:
+        if not path.parent.is_dir():
+            path.parent.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700)
+            path.parent.chmod(0o700)  # mkdir takes what the umask says away
+        if hasattr(os, "geteuid"):
+            _check_private(path.parent, path.parent.stat())
+        write_bytes(path, hashlib.sha256(data).digest() + data, overwrite=True, private=True)
+    except (OSError, FileError, _Untrusted):
         return
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 def _compile() -> bytes:
     """The name of the kernel, a line break, its machine code. It says so: seconds of silence look like a fault."""
-    if sys.stderr is not None:
-        sys.stderr.write("attnflow: compiling the flow engine; this happens once and takes some seconds …\n")
-        sys.stderr.flush()
+    _say("attnflow: compiling the flow engine; this happens once and takes some seconds …")
     from llvmlite import binding
 
     from attnflow.scoring.flow.kernels import llvm

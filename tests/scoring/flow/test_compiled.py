@@ -94,3 +94,106 @@ def test_without_a_home_and_on_a_processor_that_llvm_does_not_know(monkeypatch):
     assert compiled._processor()["features"] == "" and compiled._path() is None
     assert compiled._read(None) is None
     compiled._keep(None, b"nowhere to go")
+
+
+def kept(folder, data=b"name\ncode"):
+    path = folder / "flow-0.o"
+    compiled._keep(path, data)
+    return path
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o277])
+def test_the_folder_and_the_file_are_the_users_alone_whatever_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        path = kept(tmp_path / "new")
+    finally:
+        os.umask(before)
+    assert path.parent.stat().st_mode & 0o777 == 0o700 and path.stat().st_mode & 0o777 == 0o600
+    assert compiled._read(path) == b"name\ncode"
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
+def test_code_that_others_could_have_written_is_not_loaded(tmp_path, mode):
+    path = kept(tmp_path / "shared")
+    path.parent.chmod(mode)
+    with pytest.raises(compiled._Untrusted, match="others than its owner may write to .*shared"):
+        compiled._read(path)
+    compiled._keep(path, b"never written")
+    path.parent.chmod(0o700)
+    assert compiled._read(path) == b"name\ncode"
+    path.chmod(mode & 0o666 | 0o600)
+    with pytest.raises(compiled._Untrusted, match="others than its owner may write to .*flow-0.o"):
+        compiled._read(path)
+
+
+def test_code_of_another_user_is_not_loaded(tmp_path, monkeypatch):
+    path = kept(tmp_path / "other")
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(compiled._Untrusted, match=f"belongs to user {me}, and this is user {me + 1}"):
+        compiled._read(path)
+
+
+def test_a_pipe_or_a_link_is_not_loaded(tmp_path):
+    path = kept(tmp_path / "odd")
+    whole = path.rename(path.with_suffix(".real"))
+    path.symlink_to(whole)
+    with pytest.raises(compiled._Untrusted, match="is not a regular file"):
+        compiled._read(path)
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(compiled._Untrusted, match="is not a regular file"):  # and it does not wait for a writer
+        compiled._read(path)
+
+
+@pytest.mark.slow
+def test_a_planted_file_is_not_run_and_the_flow_is_right(tmp_path):
+    """The cache of the release ran machine code from any file of the right name with its own digest in front."""
+    first = run(FLOW + "from attnflow.scoring.flow import compiled; print(compiled._path())", tmp_path / "shared")
+    path = first.stdout.splitlines()[1]
+    planted = b"evil\nthis is not machine code, and to load it ends the process"
+    import hashlib
+
+    with open(path, "wb") as file:
+        file.write(hashlib.sha256(planted).digest() + planted)
+    (tmp_path / "shared").chmod(0o777)
+    second = run(FLOW, tmp_path / "shared")
+    assert second.stdout == "1.0\n"
+    assert second.stderr.count("others than its owner may write to") == 1
+
+
+FORK = """
+import os, threading, time
+from attnflow.scoring.flow import compiled
+if {quick}:
+    compiled._compile = lambda: time.sleep(1) or b"f\\n"
+    compiled._loaded = lambda code, name: (lambda *given: None)
+    compiled._read = lambda path: None
+    compiled._keep = lambda path, data: None
+    work = lambda: compiled.kernel()
+else:
+    from attnflow import flow
+    work = lambda: flow([[[0.5, 0.5], [0.5, 0.5]]] * 3)
+thread = threading.Thread(target=work)
+thread.start()
+time.sleep(0.3)
+assert thread.is_alive()
+child = os.fork()
+if child == 0:
+    import signal
+    signal.alarm(60)
+    work()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
+"""
+
+
+def test_a_fork_while_another_thread_compiles_does_not_hang(tmp_path):
+    assert run(FORK.format(quick=True), tmp_path).stdout == "0\n"
+
+
+@pytest.mark.slow
+def test_a_fork_while_another_thread_really_compiles(tmp_path):
+    assert run(FORK.format(quick=False), tmp_path / "new").stdout == "0\n"

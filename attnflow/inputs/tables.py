@@ -1,0 +1,168 @@
+"""Local data files, read as they are named: no pattern in the name, no look-up in the network, no cache.
+
+A cell of a .csv or .tsv file is text: "NA", "null" and "None" are words. Only a column of labels that are all whole
+numbers is read as numbers. What is damaged, in another encoding or ragged is refused with its place.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnflow import files
+from attnflow.errors import FileError, InputError
+
+_PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+PACKED = (*_PACKED, ".zst")
+_ROWS = 1000  # that are turned from columns into rows at a time
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one file, to be gone through as often as needed; read anew each time.
+
+    Attributes:
+        path: the file.
+        kind: its suffix, without that of its compression.
+        column_names: of the first row.
+    """
+
+    path: Path
+    kind: str
+    column_names: tuple[str, ...]
+
+    @property
+    def cells(self) -> bool:
+        """True where every value is text."""
+        return self.kind in (".csv", ".tsv")
+
+    def __iter__(self) -> Iterator[Any]:
+        with _refusals(self.path):
+            yield from _READERS[self.kind](self.path)
+
+
+def open_table(path: Path, kind: str) -> Table:
+    """The table in a file; ``kind`` is one of ``SUFFIXES``."""
+    with _refusals(path):
+        first = next(_READERS[kind](path), None)
+    if first is None:
+        raise InputError(f"{path} has 0 rows: give at least one.")
+    if kind in (".txt", ".text"):
+        return Table(path, kind, ("text",))
+    if not isinstance(first, Mapping):
+        raise InputError(
+            f"{path} holds a {type(first).__name__} in its first row, and an object with columns is needed."
+        )
+    return Table(path, kind, tuple(map(str, first)))
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    """What a file can do wrong, said with its name."""
+    try:
+        with files.reading(path):
+            yield
+    except FileError as error:
+        cause = error.__cause__
+        if isinstance(cause, UnicodeDecodeError) or "invalid UTF8" in str(error):
+            raise InputError(
+                f"{path} is not UTF-8. Write it anew, for instance:  "
+                f"iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}"
+            ) from error
+        raise
+
+
+def _stream(path: Path) -> Any:
+    """The bytes of a file, unpacked."""
+    suffix = path.suffix.lower()
+    if suffix in _PACKED:
+        return _PACKED[suffix](path, "rb")
+    if suffix == ".zst":
+        import pyarrow as pa
+
+        return pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+    return path.open("rb")
+
+
+def _csv(path: Path, sign: str = ",") -> Iterator[dict[str, str]]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    how: dict[str, Any] = {
+        "parse_options": csv.ParseOptions(delimiter=sign, newlines_in_values=True),
+        # One thread: only so a row that does not fit is named.
+        "read_options": csv.ReadOptions(use_threads=False),
+    }
+    with _stream(path) as stream:
+        header = csv.open_csv(stream, **how).schema.names
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise InputError(f"{path} has two columns that are called {twice[0]!r}: give each a name of its own.")
+    # Every cell is text, and none is null.
+    kinds = csv.ConvertOptions(
+        column_types=dict.fromkeys(header, pa.string()), null_values=[], strings_can_be_null=False
+    )
+    with _stream(path) as stream:
+        for batch in csv.open_csv(stream, convert_options=kinds, **how):
+            yield from batch.to_pylist()
+
+
+def _tsv(path: Path) -> Iterator[dict[str, str]]:
+    return _csv(path, "\t")
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with _stream(path) as stream:
+        for line in io.TextIOWrapper(stream, encoding="utf-8-sig"):
+            yield line.rstrip("\n")
+
+
+def _text(path: Path) -> Iterator[dict[str, str]]:
+    return ({"text": line} for line in _lines(path))
+
+
+def _json(path: Path) -> Iterator[Any]:
+    """One object per line, or one list of objects."""
+    first = next((line for line in _lines(path) if line.strip()), "")
+    if first.lstrip().startswith("["):
+        found = _parsed("\n".join(_lines(path)), f"{path}")
+        yield from found
+        return
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip():
+            yield _parsed(line, f"{path} line {number}")
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not JSON ({error}). One object per line is expected, or one list.") from None
+
+
+def _parquet(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_ROWS):
+            yield from batch.to_pylist()
+
+
+_READERS = {
+    ".csv": _csv,
+    ".tsv": _tsv,
+    ".json": _json,
+    ".jsonl": _json,
+    ".parquet": _parquet,
+    ".txt": _text,
+    ".text": _text,
+}
+SUFFIXES = tuple(_READERS)
