@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -194,14 +194,28 @@ def run(
                 theorem=theorem, explicit=explicit, begin=begin, stride=stride,
             )  # fmt: skip
 
-    threads = min(threads, len(jobs))
-    others = [threading.Thread(target=work) for _ in range(threads - 1)]
+    _together(work, min(threads, len(jobs)))
+    return Found(units, proofs, cuts.reshape(*units.shape, steps - 1, words) if explicit else cuts)
+
+
+def _together(work: Callable[[], None], threads: int) -> None:
+    """Run ``work`` in this thread and others; what any of them raises is raised here, when all have ended."""
+    failed: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    others = [threading.Thread(target=guarded) for _ in range(threads - 1)]
     for thread in others:
         thread.start()
-    work()
+    guarded()
     for thread in others:
         thread.join()
-    return Found(units, proofs, cuts.reshape(*units.shape, steps - 1, words) if explicit else cuts)
+    if failed:
+        raise failed[0]
 
 
 def _jobs(sinks: int, n: int, steps: int, tops: int, threads: int) -> list[tuple[slice, int, int]]:

@@ -181,3 +181,26 @@ def test_bad_selection():
     for bad in ({"tops": [3]}, {"tops": [0]}, {"rows": [3]}, {"rows": []}, {"threads": 0}):
         with pytest.raises(SelectionError):
             solve(stack, **bad)
+
+
+def test_what_a_worker_thread_raises_is_raised(monkeypatch):
+    """It was lost, and the flows of that thread's sinks were left at zero."""
+    import threading
+
+    from attnflow.scoring.flow import compiled
+
+    whole, main = compiled.columns, threading.current_thread()
+    ready = threading.Barrier(2)
+
+    def failing(*given, **options):
+        if threading.active_count() > 1 and not ready.broken:
+            ready.wait(10)
+            ready.abort()
+        if threading.current_thread() is not main:
+            raise MemoryError("no room in a worker")
+        whole(*given, **options)
+
+    monkeypatch.setattr(compiled, "columns", failing)
+    stack = np.full((4, 40, 40), 1 / 40)
+    with pytest.raises(MemoryError, match="no room in a worker"):
+        solve(stack, threads=2)
