@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attnflow.errors import InputError
+from attnflow.errors import AttnFlowError, InputError
 
 OWN = {"attnflow_lstm": "attnflow.models.lstm", "attnflow_verb_number": "attnflow.models.verb_number"}
 """The module of each model of the package, by model type; importing it makes transformers know the model."""
@@ -69,8 +69,10 @@ def load_errors(name: str, advice: str, what: str = "") -> Iterator[None]:
     """Turn what transformers raises while it loads ``name`` into its first line and what to do."""
     try:
         yield
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except AttnFlowError:
+        raise
+    except Exception as error:  # a damaged file can make its reader raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{name!r} could not be loaded{what and f' as {what}'}: {reason} {advice}") from error
 
 
