@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError, WeightsError
+from attnflow.numbers import check_finite, heads_of, to_numpy, whole, wholes
 from attnflow.tokens import Tokens
 
 Array = npt.NDArray[Any]
@@ -26,6 +27,7 @@ EDGES = ("attention", "norm", "alti", "value_zeroing", "gradient")
 RESIDUAL_INSIDE = ("norm", "alti", "value_zeroing")
 """Those of them that hold the residual connection."""
 
+_DEEPEST = 100_000
 SINK = "⟨sink⟩"
 """Name of the column that holds what a learned sink took; it is not a position of the input."""
 
@@ -148,17 +150,21 @@ class Attention:
         matrices hold; the rows of "gradient" edges may have any sum. Other parts of the record go by name.
         """
         check_edges(edges)
-        matrices = [check_weights(np.asarray(w), f"layer {i}", sinks, edges) for i, w in enumerate(weights)]
+        heads = heads_of(heads)
+        given = weights if isinstance(weights, list | tuple) else to_numpy(weights)
+        if isinstance(given, np.ndarray) and given.ndim == 0:
+            raise ShapeError("The attention is one number: give an array [layers, n, n], or one array per layer.")
+        matrices = [check_weights(to_numpy(w), f"layer {i}", sinks, edges) for i, w in enumerate(given)]
         if heads != "all":
             matrices = [reduce_heads(w, heads, rows=edges != "gradient") for w in matrices]
         queries = _names(tokens, matrices[0].shape[-2] if matrices else 0)
         keys = queries
         if matrices and matrices[0].shape[-1] == len(queries) + 1 and sinks == "keep":
             keys = with_sink(queries)
-        block = Block(tuple(matrices), tuple(layers or range(len(matrices))), queries, keys)
+        numbers = tuple(range(len(matrices))) if layers is None else wholes(layers, "layers")
+        block = Block(tuple(matrices), numbers, queries, keys)
         block = replace(block, causal=is_causal(block))
-        kept = heads if isinstance(heads, str | int) else tuple(heads)
-        return cls({"self": block}, heads=kept, edges=edges, **record)
+        return cls({"self": block}, heads=heads, edges=edges, **record)
 
     def __getitem__(self, name: str) -> Block:
         if name not in self.blocks:
@@ -230,33 +236,50 @@ class Attention:
     def load(cls, path: str | os.PathLike[str]) -> Attention:
         """Read what :meth:`save` wrote."""
         arrays, header = files.load(path, "attention")
-        blocks = {}
-        for name, b in header["blocks"].items():
-            count = range(len(b["layers"]))
-            blocks[name] = Block(
-                tuple(arrays[f"{name}/weights/{i}"] for i in count),
-                tuple(b["layers"]),
-                Tokens.from_dict(b["queries"]),
-                Tokens.from_dict(b["keys"]),
-                b["causal"],
-                tuple(b["modules"]),
-                b["depth"],
-                tuple(arrays[f"{name}/gradients/{i}"] for i in count) if b["gradients"] else None,
-                # Files written before there were other edges than attention have none of the entries below.
-                tuple(arrays[f"{name}/mixing/{i}"] for i in count) if b.get("mixing") else None,
+        with files.reading(files.as_path(path)):
+            heads, certificate = header["heads"], header.get("certificate")
+            return cls(
+                {str(name): _loaded_block(str(name), b, arrays) for name, b in header["blocks"].items()},
+                heads_of(heads),
+                str(header["route"]),
+                str(header["model"]),
+                tuple(map(str, header["notes"])),
+                dict(header["settings"]),
+                # Files written before there were other edges than attention have none of these.
+                header.get("edges", "attention"),
+                bool(header.get("residual_inside", False)),
+                None if certificate is None else {str(k): float(v) for k, v in certificate.items()},
             )
-        heads = header["heads"]
-        return cls(
-            blocks,
-            tuple(heads) if isinstance(heads, list) else heads,
-            header["route"],
-            header["model"],
-            tuple(header["notes"]),
-            header["settings"],
-            header.get("edges", "attention"),
-            header.get("residual_inside", False),
-            header.get("certificate"),
-        )
+
+
+def _loaded_block(name: str, saved: Mapping[str, Any], arrays: Mapping[str, Array]) -> Block:
+    """A block of a file, which may be a stranger's: everything in it is checked as if it had been given by hand."""
+    layers, depth = wholes(saved["layers"], "layers"), whole(saved["depth"], "depth")
+    if not all(0 <= layer < _DEEPEST for layer in (*layers, depth)):
+        raise ShapeError(f"{name} has layers up to {max(*layers, depth)}, and no model has {_DEEPEST}.")
+
+    def part(kind: str, ranks: tuple[int, ...]) -> tuple[Array, ...]:
+        found = tuple(arrays[f"{name}/{kind}/{i}"] for i in range(len(layers)))
+        for i, array in enumerate(found):
+            check_finite(array, f"{name} layer {i}")
+            if array.ndim not in ranks or 0 in array.shape or array.dtype.kind != "f":
+                raise ShapeError(f"{name} layer {i} has {kind} of shape {array.shape} ({array.dtype}).")
+        return found
+
+    weights = part("weights", (2, 3))
+    if len({w.ndim for w in weights}) > 1 or any(w.min() < 0 for w in weights):
+        raise WeightsError(f"{name} has weights of different rank, or below 0.")
+    return Block(
+        weights,
+        layers,
+        Tokens.from_dict(saved["queries"]),
+        Tokens.from_dict(saved["keys"]),
+        bool(saved["causal"]),
+        tuple(map(str, saved["modules"])),
+        depth,
+        part("gradients", (2, 3)) if saved["gradients"] else None,
+        part("mixing", (1,)) if saved.get("mixing") else None,
+    )
 
 
 def reduce_heads(weights: Array, heads: str | int | Sequence[int], rows: bool = True) -> Array:
@@ -267,6 +290,7 @@ def reduce_heads(weights: Array, heads: str | int | Sequence[int], rows: bool = 
     """
     if weights.ndim == 2:
         return weights
+    heads = heads_of(heads)
     if isinstance(heads, str):
         if heads == "mean":
             return np.asarray(weights.mean(0, dtype=_wide(weights)))
@@ -310,11 +334,7 @@ def check_weights(weights: Array, where: str, sinks: str = "error", edges: str =
         raise ShapeError(f"{where} is empty: shape {weights.shape}.")
     if not np.issubdtype(weights.dtype, np.floating):
         weights = weights.astype(np.float64)
-    if np.isnan(weights).any():
-        raise WeightsError(
-            f"{where} has {int(np.isnan(weights).sum())} NaN among {weights.size} weights: "
-            "the model's attention mask leaves a row with nothing to attend to, or it overflowed."
-        )
+    check_finite(weights, where)
     if weights.min() < 0 and edges != "attention":
         raise WeightsError(f"{where} has a negative weight ({weights.min():.3g}), and {edges} edges are at least 0.")
     if weights.min() < 0:
@@ -337,7 +357,10 @@ def _check_mixing(mixing: Sequence[Array], weights: Sequence[Array], layers: Seq
 
 def settle_rows(weights: Array, where: str, sinks: str) -> Array:
     """Treat rows whose sum is not one as ``sinks`` says: "error", "keep" or "renormalise"."""
-    sums = weights.sum(-1, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        sums = weights.sum(-1, dtype=np.float64)
+    if not np.isfinite(sums).all():
+        raise WeightsError(f"{where} has a row whose sum is larger than any number: these are no attention weights.")
     # Half precision keeps eleven bits of each weight, so its row sums are off by up to a few thousandths.
     slack = 2e-2 if weights.dtype == np.float16 else 2e-3
     if np.abs(sums - 1).max() <= slack:

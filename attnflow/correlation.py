@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.errors import SelectionError, ShapeError
+from attnflow.errors import SelectionError, ShapeError, WeightsError
+from attnflow.numbers import at_least, to_numpy
 from attnflow.relevance import Relevance
 from attnflow.select import pick_layer, pick_position
 
@@ -76,7 +77,7 @@ def correlate(
     """The correlation of each layer of ``scores`` with ``reference``.
 
     A position for which either side has NaN is left out: blank-out by deletion has no score for the position that
-    it explains, and pixels say nothing of a [CLS] token.
+    it explains, and pixels say nothing of a [CLS] token. An infinite score is an error.
 
     Args:
         scores: a :class:`Relevance` ``[layers, keys]`` (rows = layers, columns = input positions), or
@@ -105,12 +106,24 @@ def correlate(
             f"scores have {rows.shape[-1]} positions, the reference {len(ref)}: both must score the same inputs. "
             "Use words() or drop_special() on both or on neither."
         )
-    keep = np.isfinite(rows).all(0) & np.isfinite(ref)
+    keep = present(rows, ref)
     if not special_tokens:
         keep &= ~_special(scores, reference)
     rows, ref = rows[:, keep], ref[keep]
     values = coefficients(rows, ref, method, k)
     return Correlation(values, layers, method, int(keep.sum()), tie_shares(rows), tie_share(ref))
+
+
+def present(rows: Vector, reference: Vector) -> npt.NDArray[np.bool_]:
+    """``[positions]``: which of them both sides score; NaN is a missing score, and an infinite one is an error."""
+    for name, values in (("The scores have", rows), ("The reference has", reference)):
+        if np.isinf(values).any():
+            at = int(np.argwhere(np.isinf(values))[0][-1])
+            raise WeightsError(
+                f"{name} an infinite value at position {at}, which has no place in a ranking of finite ones: "
+                "a model or a division overflowed. Use finite scores, or NaN where there is none."
+            )
+    return np.asarray(~np.isnan(rows).any(0) & ~np.isnan(reference))
 
 
 def coefficients(rows: Vector, reference: Vector, method: str = "spearman", k: int = 5) -> Vector:
@@ -214,8 +227,7 @@ def _weighted_kendall(rows: Vector, ref: Vector, k: int) -> Any:
 
 
 def _top_k_kendall(rows: Vector, ref: Vector, k: int) -> Any:
-    if k < 1:
-        raise SelectionError(f"k={k}, but top_k_kendall compares the k highest scores: use 1 or more.")
+    k = at_least(k, 1, "k", ": top_k_kendall compares the k highest scores")
     return _kendall(np.array([_floor(row, k) for row in rows]), _floor(ref, k), k)
 
 
@@ -286,8 +298,15 @@ def _one_row(reference: Any) -> Vector:
 
 
 def _numbers(values: Any, name: str) -> npt.NDArray[Any]:
-    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2):
+    if hasattr(values, "detach"):
+        values = to_numpy(values, name)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ShapeError(
+            f"{name} has rows of different length: give numbers [positions] or [layers, positions]."
+        ) from None
+    if array.dtype.kind not in "fiub" or array.ndim not in (1, 2) or 0 in array.shape:
         raise ShapeError(
             f"{name} of type {type(values).__name__} ({array.dtype}, {array.ndim} axes) cannot be compared: "
             "give a Relevance, or numbers [positions] or [layers, positions]."

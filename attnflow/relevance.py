@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError
+from attnflow.numbers import to_numpy, whole
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens, group_words
 
@@ -111,11 +112,12 @@ class Relevance:
     report: Report | None = None
 
     def __post_init__(self) -> None:
-        scores = np.asarray(self.scores)
+        scores = to_numpy(self.scores, "scores")
         tokens = self.tokens if isinstance(self.tokens, Tokens) else Tokens(self.tokens)
         object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "tokens", tokens)
-        object.__setattr__(self, "layers", tuple(self.layers))
+        layers = tuple(layer if isinstance(layer, str) else whole(layer, "layers") for layer in self.layers)
+        object.__setattr__(self, "layers", layers)
         if scores.ndim not in (2, 3):
             raise ShapeError(f"scores have {scores.ndim} axes {scores.shape}; 2 or 3 are expected.")
         if scores.shape[0] != len(self.layers):
@@ -262,11 +264,12 @@ class Relevance:
     def load(cls, path: str | os.PathLike[str]) -> Relevance:
         """Read what :meth:`save` wrote."""
         arrays, h = files.load(path, "relevance")
-        queries = None if h["queries"] is None else Tokens.from_dict(h["queries"])
-        return cls(
-            arrays["scores"], Tokens.from_dict(h["tokens"]), tuple(h["layers"]), h["method"], h["settings"],
-            h["model"], queries, **_typed(h.get("fields", {})),
-        )  # fmt: skip
+        with files.reading(files.as_path(path)):
+            queries = None if h["queries"] is None else Tokens.from_dict(h["queries"])
+            return cls(
+                arrays["scores"], Tokens.from_dict(h["tokens"]), tuple(h["layers"]), str(h["method"]),
+                dict(h["settings"]), str(h["model"]), queries, **_typed(h.get("fields", {})),
+            )  # fmt: skip
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
         """A heat-map: layers × tokens for one position, outputs × inputs at the last layer otherwise."""

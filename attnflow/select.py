@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnflow.errors import SelectionError
+from attnflow.numbers import whole
 from attnflow.tokens import Tokens
 
 NAMED = ("cls", "last", "mask")
@@ -30,6 +31,7 @@ def pick_position(position: int | str, tokens: Tokens) -> int:
             f"position={position!r}, but the input has no {position} token: {shown}. "
             f"Use a number from 0 to {n - 1}, or 'last'."
         )
+    position = whole(position, "position")
     if not -n <= position < n:
         raise SelectionError(f"position={position}, but there are {n} positions: use {-n} to {n - 1}.")
     return position % n
@@ -50,6 +52,7 @@ def pick_layer(layer: int, layers: Sequence[Any]) -> int:
     >>> pick_layer(3, (1, 3, 5)), pick_layer(-1, (1, 3, 5))
     (1, 2)
     """
+    layer = whole(layer, "layer")
     if layer < 0:
         if -layer > len(layers):
             raise SelectionError(f"layer={layer}, but there are {len(layers)} layers: use {-len(layers)} to -1.")

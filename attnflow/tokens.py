@@ -100,7 +100,13 @@ class Tokens(tuple[str, ...]):
     def from_dict(cls, data: Mapping[str, Any]) -> Tokens:
         """The inverse of :meth:`to_dict`."""
         words = {int(k): v for k, v in data["words"].items()}
-        return cls(data["texts"], data["special"], data["word_ids"], words, data["marks"])
+        found = cls(data["texts"], data["special"], data["word_ids"], words, data["marks"])
+        named = all(isinstance(t, str) for t in (*data["texts"], *words.values(), *found.marks))
+        counted = all(w is None or (isinstance(w, int) and w >= 0) for w in found.word_ids)
+        placed = all(isinstance(p, int) and 0 <= p < len(found) for p in found.marks.values())
+        if not (named and counted and placed):
+            raise InputError("The tokens hold something else than texts, word numbers and positions.")
+        return found
 
 
 def join(*parts: Tokens) -> Tokens:

@@ -14,6 +14,7 @@ from attnflow.audit.measures import tvd
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from attnflow.inputs.example import Example, one_example
 from attnflow.inputs.target import Goal, full_output
+from attnflow.numbers import check_max_length
 from attnflow.scoring.blankout import stacked
 from attnflow.select import pick_position
 
@@ -140,7 +141,7 @@ def open_texts(
         labels = [row.target for row in rows]
     if labels is not None and len(labels) != len(rows):
         raise InputError(f"{len(labels)} labels for {len(rows)} texts: give one for each text, or leave labels out.")
-    return Texts(rows, None if labels is None else tuple(labels), position, max_length)
+    return Texts(rows, None if labels is None else tuple(labels), position, check_max_length(max_length))
 
 
 def inputs_of(instances: Sequence[Instance], copies: int = 1) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from attnflow.capturing.survey import Survey, survey
 from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
 from attnflow.inputs.running import unpack
+from attnflow.numbers import wholes
 
 # Whether FSMT masks its decoder depends on use_cache; elsewhere a cache that nobody reads is only memory.
 _CACHE_MATTERS = {"fsmt"}
@@ -129,7 +130,8 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         gradients=differentiates or by_gradient, route=route,
     )  # fmt: skip
     session.watch = watch(module, session, edges, mixing)
-    settings: dict[str, Any] = {"heads": heads, "dtype": str(reduction.dtype).removeprefix("torch."), "sinks": sinks}
+    kind = str(reduction.dtype).removeprefix("torch.")
+    settings: dict[str, Any] = {"heads": reduction.heads, "dtype": kind, "sinks": sinks}
     settings |= {"edges": edges} if edges != "attention" else {}
     if text is None and inputs is None:
         return Taken(module, tokenizer, session, sinks, settings, edges)
@@ -292,7 +294,7 @@ def _layers(layers: int | Sequence[int] | None, found: Survey) -> frozenset[int]
     """The numbers that were asked for; negative ones count from the end of each tower, so they stay as they are."""
     if layers is None:
         return None
-    listed = [int(n) for n in ([layers] if isinstance(layers, int | np.integer) else layers)]
+    listed = wholes(layers, "layers")
     have = sorted({s.layer for s in found.sites.values()})
     ends = {s.layer - s.depth for s in found.sites.values()}
     wrong = [n for n in listed if n not in have and n not in ends]

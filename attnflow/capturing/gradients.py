@@ -9,6 +9,7 @@ import torch
 
 from attnflow.capturing.session import Record
 from attnflow.errors import CaptureError, SelectionError
+from attnflow.numbers import is_whole, whole, wholes
 
 Target = bool | int | Sequence[int] | Callable[[Any], torch.Tensor]
 
@@ -44,7 +45,7 @@ def scalar(outputs: Any, target: Target, settings: dict[str, Any]) -> torch.Tens
     if target is True:
         chosen = rows.argmax(-1)
     else:
-        listed = [target] * rows.shape[0] if isinstance(target, int) else list(target)
+        listed = [whole(target, "gradients")] * rows.shape[0] if is_whole(target) else wholes(target, "gradients")
         if len(listed) != rows.shape[0]:
             raise SelectionError(f"gradients= names {len(listed)} targets for {rows.shape[0]} examples.")
         wrong = [t for t in listed if not -rows.shape[-1] <= t < rows.shape[-1]]

@@ -11,6 +11,7 @@ import torch
 
 from attnflow.capturing import memory
 from attnflow.errors import AttnFlowError, SelectionError
+from attnflow.numbers import heads_of
 
 Heads = str | int | Sequence[int]
 
@@ -45,10 +46,8 @@ def check_heads(heads: Heads) -> Heads:
                 f"heads={heads!r} is not known. Use 'mean', 'max', 'min', 'all', a number or a list of numbers."
             )
         return heads
-    if isinstance(heads, int | np.integer):
-        return int(heads)
-    chosen = tuple(int(h) for h in heads)
-    if not chosen:
+    chosen = heads_of(heads)
+    if chosen == ():
         raise SelectionError("heads is an empty list: name at least one head, or use 'mean'.")
     return chosen
 

@@ -11,6 +11,7 @@ from attnflow.correlation import METHODS as CORRELATIONS
 from attnflow.digests import config_digest, files_digest, tokenizer_digest, weights_digest
 from attnflow.errors import SelectionError
 from attnflow.models.loading import commit_of
+from attnflow.numbers import check_max_length, wholes
 from attnflow.scoring.registry import MethodCall, Spec, calls
 
 UNITS = ("token", "word")
@@ -68,8 +69,8 @@ def make_plan(
         calls("references", references, "model"),
         chosen,
         (False, True) if special_tokens is None else (special_tokens,),
-        (layers,) if isinstance(layers, int) else None if layers is None else tuple(layers),
-        **rest,
+        None if layers is None else wholes(layers, "layers"),
+        **{**rest, "max_length": check_max_length(rest["max_length"])},
     )
 
 

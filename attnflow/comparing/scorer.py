@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from attnflow.attention import SINK, Attention
 from attnflow.capturing.capture import capture
-from attnflow.correlation import coefficients, kendall_p_values, tie_share, tie_shares
+from attnflow.correlation import coefficients, kendall_p_values, present, tie_share, tie_shares
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.inputs.example import Example
 from attnflow.inputs.target import Goal
@@ -155,7 +155,7 @@ def correlated(
     for with_special in special:
         for reference, other in references.items():
             ref = other.rows[0]
-            keep = np.isfinite(ref) & np.isfinite(stacked).all(0) & (plain | with_special)
+            keep = present(stacked, ref) & (plain | with_special)
             rows, one = stacked[:, keep], ref[keep]
             ties = tie_shares(rows)
             shared = {"reference": reference, "special": with_special, "n": int(keep.sum()),

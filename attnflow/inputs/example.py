@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,10 +14,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from attnflow.errors import InputError, SelectionError, ShapeError
+from attnflow.errors import InputError, SelectionError, ShapeError, WeightsError
 from attnflow.inputs.embedding import run
 from attnflow.inputs.naming import plain_tokenizer
 from attnflow.inputs.target import Goal, Target, full_output, settle
+from attnflow.numbers import check_max_length
 from attnflow.select import read_position
 from attnflow.tokens import Tokens, join
 
@@ -58,6 +60,12 @@ class Example:
     def goal(self, target: Target, position: int | str | None, score: str | None) -> tuple[Goal, Any]:
         """What is explained, and the outputs that it was settled from."""
         goal = settle(self.model, self.tokenizer, self.outputs, self.queries, target, position, score)
+        value = float(goal.values(self.outputs).detach()[0])
+        if not math.isfinite(value):
+            raise WeightsError(
+                f"{self.name} gives {value} for {goal.label!r} on the input as it is, so no change can be measured: "
+                "the model overflowed (try it in float32), or its weights are damaged."
+            )
         return goal, self.outputs
 
     def predicted(self, position: int | str | None = None) -> Goal:
@@ -180,6 +188,7 @@ def one_example(model: nn.Module, tokenizer: Any, text: Any, max_length: int | N
     Args:
         max_length: cut a longer text to so many tokens.
     """
+    max_length = check_max_length(max_length)
     if isinstance(text, str) and max_length is not None and tokenizer is not None:
         text = tokenizer(text, truncation=True, max_length=max_length, return_tensors="pt")
     if hasattr(text, "convert"):  # a PIL image

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from attnflow.errors import SelectionError
+from attnflow.numbers import whole
 from attnflow.select import pick_position, read_position
 from attnflow.tokens import Tokens
 
@@ -120,6 +121,7 @@ def settle(
     """
     if score is not None and score not in SCORES:
         raise SelectionError(f"score={score!r} is not known. Use one of: {', '.join(SCORES)}.")
+    target = _plain(target)
     if callable(target):
         name = getattr(target, "__name__", type(target).__name__)
         return Goal("function", None, "value", None, name, function=target)
@@ -134,6 +136,15 @@ def settle(
     if not headed:
         return _coordinate(goal, target, full.shape[-1])
     return _class(model, tokenizer, goal, full, target, score)
+
+
+def _plain(target: Any) -> Any:
+    """Numbers of numpy and of tensors as Python's own; what no target can be is a ``TypeError``."""
+    if target is None or isinstance(target, str) or callable(target):
+        return target
+    if isinstance(target, tuple | list) and len(target) == 2:
+        return tuple(_plain(one) for one in target)
+    return whole(target, "target")
 
 
 def _class(model: Any, tokenizer: Any, goal: Goal, full: Tensor, target: Target, score: str | None) -> Goal:

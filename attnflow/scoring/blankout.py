@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from attnflow.divergence import DISTANCES
-from attnflow.errors import SelectionError
+from attnflow.errors import SelectionError, WeightsError
 from attnflow.inputs.embedding import IDS, find, repeated, run
 from attnflow.inputs.example import Example, examples
 from attnflow.inputs.running import undisturbed
 from attnflow.inputs.target import SCORES, Goal, Target
+from attnflow.numbers import is_whole
 from attnflow.relevance import Relevance
 from attnflow.tokens import Grouping, group_words
 
@@ -137,7 +138,8 @@ def settle_blank(example: Example, blank: str | int) -> str | int:
         if chosen not in PIXELS:
             raise SelectionError(f"blank={blank!r}, but the input is an image. Use one of: {', '.join(PIXELS)}.")
         return chosen
-    if isinstance(blank, int) and not isinstance(blank, bool):
+    if is_whole(blank):
+        blank = int(blank)
         size = example.vocabulary
         if not 0 <= blank < size:
             raise SelectionError(f"blank={blank}, but the model knows {size} ids: use 0 to {size - 1}.")
@@ -172,11 +174,21 @@ def _effect(goal: Goal, outputs: Any, score: str) -> Effect:
     """(outputs of variants, the goal there) → ``[batch]``: how far they are from the original."""
     if score not in DISTANCES:
         before = _wide(goal.values(outputs).detach())
-        return lambda new, at: before - _wide(at.values(new))
+        return lambda new, at: _finite(before - _wide(at.values(new)))
     if goal.function is not None:
         raise SelectionError(f"score={score!r} compares whole outputs, but target is a function. Leave score out.")
     row = _wide(goal.row(outputs).detach())
-    return lambda new, at: DISTANCES[score](row, _wide(at.row(new)))
+    return lambda new, at: _finite(DISTANCES[score](row, _wide(at.row(new))))
+
+
+def _finite(effect: Tensor) -> Tensor:
+    """A missing score means that there is nothing to blank out; a model that gives NaN is another matter."""
+    if not bool(torch.isfinite(effect).all()):
+        raise WeightsError(
+            f"With an input blanked out the output changes by {float(effect[~torch.isfinite(effect)][0])}: the model "
+            "overflowed (try it in float32), or the score has no value there (try score='prob')."
+        )
+    return effect
 
 
 def _wide(row: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from attnflow.inputs.embedding import IDS, Embedder, find, run
 from attnflow.inputs.example import Example, examples
 from attnflow.inputs.running import differentiable, fixed_seed, undisturbed
 from attnflow.inputs.target import Goal, Target, runner_up
+from attnflow.numbers import is_whole
 from attnflow.relevance import Relevance
 
 # What Captum is asked for: (its class, whether it walks from a baseline).
@@ -206,7 +207,7 @@ def _baselines(
         return tuple(torch.zeros_like(p) for p in points)
     if embedder is None:
         raise SelectionError(f"baseline={baseline!r}, but an image has no tokens. Use baseline='zero'.")
-    token = baseline if isinstance(baseline, int) else example.special_id(baseline, BASELINES, "baseline")
+    token = int(baseline) if is_whole(baseline) else example.special_id(str(baseline), BASELINES, "baseline")
     return tuple(embedder.vectors(i, token).expand_as(p) for i, p in enumerate(points))
 
 

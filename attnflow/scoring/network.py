@@ -225,12 +225,13 @@ def _two_towers(attention: Attention, residual: Residual, start_layer: int, adde
             f"start_layer={start_layer} is ambiguous in an encoder-decoder model. Take one block:  "
             "rollout(attention.block('decoder'), start_layer=…)"
         )
-    if not isinstance(residual, float | int | str):
+    if not isinstance(residual, str) and np.asarray(residual).ndim > 0:
         raise SelectionError(
             "Shares of your own need one block, and this is an encoder-decoder model. Pass one number for all "
             "layers, residual='measured', or take one block:  rollout(attention.block('decoder'), residual=…)"
         )
     first, n = len(encoder.keys), len(encoder.keys) + len(decoder.keys)
+    _check_towers(encoder, decoder, cross)
     steps = [Step(w, s, n, added=added) for w, s in zip(encoder.weights, _shares(residual, encoder), strict=True)]
     below = dict(zip(cross.layers, _cross(cross, residual, added, first, n), strict=True))
     labels = [f"encoder layer {layer}" for layer in encoder.layers]
@@ -245,6 +246,21 @@ def _two_towers(attention: Attention, residual: Residual, start_layer: int, adde
     tokens = join(encoder.keys, decoder.keys)
     names = tuple(labels)
     return Network(tuple(steps), tuple(tops), decoder.layers, range(first, n), tokens, decoder.queries, names)
+
+
+def _check_towers(encoder: Block, decoder: Block, cross: Block) -> None:
+    """Each matrix between the positions of its towers: else it would spill into the columns of others."""
+    for name, block, rows, columns in (
+        ("encoder", encoder, encoder, encoder),
+        ("decoder", decoder, decoder, decoder),
+        ("cross", cross, decoder, encoder),
+    ):
+        for layer, w in zip(block.layers, block.weights, strict=True):
+            if w.shape[-2:] != (len(rows.queries), len(columns.keys)):
+                raise ShapeError(
+                    f"The {name} matrix of layer {layer} is {w.shape[-2]} × {w.shape[-1]}, but the decoder has "
+                    f"{len(decoder.keys)} positions and the encoder {len(encoder.keys)}: it does not fit between them."
+                )
 
 
 def _cross(cross: Block, residual: Residual, added: bool, first: int, size: int) -> Iterator[Step]:

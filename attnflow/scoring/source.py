@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from attnflow.attention import Attention, Block, check_edges, check_weights, is_causal, reduce_heads
 from attnflow.errors import InputError, SelectionError, ShapeError
+from attnflow.numbers import heads_of, to_numpy
 from attnflow.relevance import Relevance
 from attnflow.tokens import Tokens
 
@@ -66,6 +66,7 @@ def attentions(
     """(attention of every example, whether one example was meant)."""
     if edges is not None:
         check_edges(edges)
+    heads = None if heads is None else heads_of(heads)
     if is_model(source):
         from attnflow.capturing.capture import capture
 
@@ -129,36 +130,18 @@ def _kind(source: Any) -> str:
 def reduced(attention: Attention, heads: Heads | None) -> Attention:
     """One matrix a layer; asking for heads that are no longer there is an error."""
     if attention.heads == "all":
-        chosen = "mean" if heads is None else heads
-        kept = chosen if isinstance(chosen, str | int) else tuple(chosen)
+        kept = chosen = "mean" if heads is None else heads_of(heads)
         # Maxima and minima are divided by their row sums where rows have a sum to keep to.
         rows = attention.edges != "gradient"
         blocks = {name: b.reduced(chosen, rows) for name, b in attention.blocks.items()}
         return replace(attention, blocks=blocks, heads=kept)
-    asked = heads if heads is None or isinstance(heads, str | int) else tuple(heads)
+    asked = None if heads is None else heads_of(heads)
     if asked is not None and asked != attention.heads:
         raise SelectionError(
             f"heads={heads!r}, but this attention was captured with heads={attention.heads!r}. "
             "Keep them all:  capture(model, tokenizer, text, heads='all')"
         )
     return attention
-
-
-def to_numpy(value: Any) -> npt.NDArray[Any]:
-    """An array from whatever holds numbers; bfloat16, which numpy lacks, becomes float32."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = value.float().numpy() if str(value.dtype) == "torch.bfloat16" else value.numpy()
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise ShapeError("The attention is not one array a layer: its parts differ in shape.") from None
-    if array.dtype.kind not in "fiu":
-        raise InputError(
-            f"Attention of type {type(value).__name__} ({array.dtype}) is not numbers. Give a model, what capture "
-            "returned, Hugging Face's attentions, or an array [layers, n, n]."
-        )
-    return array
 
 
 def _output_fields(source: Any) -> dict[str, Any]:
@@ -180,13 +163,24 @@ def _from_outputs(fields: Mapping[str, Any], tokens: Any, heads: Heads, sinks: s
     if set(fields) == {"self"}:
         return _from_arrays(fields["self"], tokens, heads, sinks)
     layers = {name: [to_numpy(w) for w in value] for name, value in fields.items()}
-    batch = layers["decoder"][0].shape[0]
-    kept = heads if isinstance(heads, str | int) else tuple(heads)
+    batch = _batch_of([w for ws in layers.values() for w in ws])
     out = []
     for b in range(batch):
         blocks = {name: _block(name, [w[b] for w in ws], heads, sinks) for name, ws in layers.items()}
-        out.append(Attention(blocks, heads=kept))
+        out.append(Attention(blocks, heads=heads_of(heads)))
     return out, batch == 1
+
+
+def _batch_of(layers: Sequence[npt.NDArray[Any]]) -> int:
+    """How many examples the layers hold; they must agree, or one would be lost."""
+    wrong = [w.shape for w in layers if w.ndim != 4]
+    if wrong:
+        raise ShapeError(f"A layer has shape {wrong[0]}, and Hugging Face gives [batch, heads, n, n] for each.")
+    counts = {int(w.shape[0]) for w in layers}
+    if len(counts) > 1 or 0 in counts:
+        have = " and ".join(map(str, sorted(counts)))
+        raise ShapeError(f"The layers hold {have} examples: give the same batch for each.")
+    return counts.pop()
 
 
 def _block(name: str, weights: Sequence[npt.NDArray[Any]], heads: Heads, sinks: str) -> Block:
@@ -206,7 +200,7 @@ def _from_arrays(source: Any, tokens: Any, heads: Heads, sinks: str) -> tuple[li
         if len(ranks) > 1:
             raise ShapeError(f"Layers of different rank: {sorted(ranks)} axes. Give the same for each layer.")
         if ranks == {4}:
-            batch = layers[0].shape[0]
+            batch = _batch_of(layers)
             return [
                 Attention.of([w[b] for w in layers], tokens, heads=heads, sinks=sinks) for b in range(batch)
             ], batch == 1
