@@ -125,6 +125,8 @@ class Attention:
     certificate: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
+        if not self.blocks:
+            raise ShapeError("An attention without blocks holds nothing: give at least one.")
         check_edges(self.edges)
         if self.edges == "attention" and self.residual_inside:
             raise SelectionError(

@@ -173,3 +173,76 @@ def test_reading_names_the_file_whatever_goes_wrong(tmp_path):
                            (FileError("no tokens"), "cannot be used: no tokens")):  # fmt: skip
         with pytest.raises(FileError, match=f"here.*{message}|{message}.*"), files.reading(tmp_path / "here"):
             raise error
+
+
+def headers():
+    """The header of a true file of each kind, with one field at a time replaced by something else."""
+    from attnflow import Attention, Relevance
+
+    made = {}
+
+    def note(path, kind, arrays, header, overwrite=False):
+        made[kind] = (json.loads(json.dumps(header)), dict(arrays))
+
+    save, files.save = files.save, note
+    try:
+        Relevance(np.ones((1, 2)) / 2, ("a", "b"), (0,), "raw").save("x")
+        Attention.of(np.full((2, 3, 3), 1 / 3), tokens=["a", "b", "c"]).save("x")
+    finally:
+        files.save = save
+    return made
+
+
+WRONG = [None, 5, -1, 1e300, "<img src=x onerror=alert(1)>", [], {}, [None], ["x", 5], {"a": None}, True, 10**15]
+
+
+def paths(value, at=()):
+    yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from paths(inner, (*at, key))
+
+
+def put(value, at, new):
+    if not at:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[at[0]] = put(value[at[0]], at[1:], new)
+    return copy
+
+
+@pytest.mark.parametrize("kind", ["relevance", "attention"])
+def test_a_header_that_holds_anything_else_is_refused_or_harmless(tmp_path, kind):
+    import attnflow
+
+    header, arrays = headers()[kind]
+    path, refused, tried = tmp_path / "a.safetensors", 0, 0
+    for at in paths(header):
+        for new in WRONG if at else [{}]:
+            files.save(path, kind, arrays, put(header, at, new), overwrite=True)
+            tried += 1
+            try:
+                found = getattr(attnflow, kind.capitalize()).load(path)
+                repr(found), found.tokens, found.layers
+                if kind == "attention":
+                    assert len(found.only.missing) < 100_000
+            except attnflow.AttnFlowError as error:
+                assert str(path) in str(error)
+                refused += 1
+    assert tried > 200 and refused > 0.4 * tried
+
+
+def test_arrays_that_are_no_weights_are_refused(tmp_path):
+    from attnflow import Attention
+
+    header, arrays = headers()["attention"]
+    path = tmp_path / "a.safetensors"
+    bad = [np.full((3, 3), np.nan), np.full((3, 3), np.inf), -np.ones((3, 3)), np.ones(3), np.ones((1, 1, 3, 3)),
+           np.ones((3, 3), np.int64), np.ones((0, 3)), np.ones((2, 3, 3))]  # fmt: skip
+    for array in bad:
+        files.save(path, "attention", {**arrays, "self/weights/1": array}, header, overwrite=True)
+        with pytest.raises(FileError, match="a.safetensors cannot be used"):
+            Attention.load(path)
+    files.save(path, "attention", {}, header, overwrite=True)
+    with pytest.raises(FileError, match=r"KeyError: 'self/weights/0'"):
+        Attention.load(path)

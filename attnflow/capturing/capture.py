@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
-import numpy as np
 import torch
 from torch import nn
 

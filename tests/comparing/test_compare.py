@@ -214,7 +214,7 @@ compare(tiny("bert"), tokenizer(), texts, methods=("raw", "rollout"), references
 
 
 def start(folder):
-    root = str(Path(__file__).parent.parent)
+    root = str(Path(__file__).parent.parent.parent)
     environment = {**os.environ, "PYTHONPATH": root, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([sys.executable, "-c", CHILD, str(folder)], env=environment, cwd=root,
                             stdout=subprocess.PIPE)  # fmt: skip

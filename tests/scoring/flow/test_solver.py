@@ -190,14 +190,13 @@ def test_what_a_worker_thread_raises_is_raised(monkeypatch):
     from attnflow.scoring.flow import compiled
 
     whole, main = compiled.columns, threading.current_thread()
-    ready = threading.Barrier(2)
+    begun = threading.Event()
 
     def failing(*given, **options):
-        if threading.active_count() > 1 and not ready.broken:
-            ready.wait(10)
-            ready.abort()
         if threading.current_thread() is not main:
+            begun.set()
             raise MemoryError("no room in a worker")
+        assert begun.wait(30), "the other thread has taken a job"
         whole(*given, **options)
 
     monkeypatch.setattr(compiled, "columns", failing)
