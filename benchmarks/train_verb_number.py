@@ -4,7 +4,8 @@
 
 The data folder holds train.tsv.gz and valid.tsv.gz (columns prefix, label, …) and vocab.txt. Without one, the model is
 trained on sentences of the package's own grammar. A run that was stopped goes on from its last epoch; the best
-epoch by validation accuracy is what is saved. ``--quick`` trains a small one in seconds, to see that all is in place.
+epoch by validation accuracy is saved. ``--quick`` trains a small model in seconds, to check that everything is in
+place.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def main(arguments: list[str] | None = None) -> float:
     parse.add_argument("--decay", type=float, default=0.01)
     parse.add_argument("--dropout", type=float, nargs=3, default=(0.1, 0.1, 0.1), metavar=("EMBD", "ATTN", "RESID"))
     parse.add_argument("--layers", type=int, default=6)
-    parse.add_argument("--limit", type=int, help="only so many training sentences")
+    parse.add_argument("--limit", type=int, help="use only this many training sentences")
     parse.add_argument("--threads", type=int, default=torch.get_num_threads())
     parse.add_argument("--quick", action="store_true", help="two layers, one epoch, 2,000 sentences")
     options = parse.parse_args(arguments)
