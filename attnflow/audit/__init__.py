@@ -1,4 +1,4 @@
-"""Is attention explanation, here? The experiments of the debate, each one call on the user's own model.
+"""Is attention explanation, here? The experiments of the debate, each of them one call on the user's own model.
 
 ``correlation``, ``permutation`` and ``adversary`` take a model, its tokenizer and texts (Jain & Wallace 2019).
 ``uniform``, ``seeds``, ``guide`` and ``imposter`` train (Wiegreffe & Pinter 2019): they take a factory of models and

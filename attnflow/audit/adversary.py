@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 # Weights that moved less than this count as not moved in the verdict; a convention of this library.
 _MOVED = 0.05
 _LIMITS = (
-    "The weights are changed in a trained model and for one text at a time; no model that was trained need have such "
+    "The weights are changed in a trained model, for one text at a time; no model that was trained need have such "
     "weights (the criticism of Wiegreffe & Pinter 2019, §4).",
-    "The search is by gradients from a few starts: what it did not find may still exist; each figure is a lower bound.",
+    "The search follows gradients from a few starts. What it missed may still exist; each figure is a lower bound.",
     "That other weights give the same output does not show that the model's own weights are a wrong account of it.",
     "The residual connection and the other layers see the tokens too: one layer may have little left to decide.",
 )
@@ -83,23 +83,23 @@ def adversary(
         model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
         texts: a list of texts, or anything that :func:`attnflow.inputs.datasets.open_data` takes.
         labels: the class under which each text is counted; by default the class that the model predicts.
-        layers: true numbers (negatives from the top), or "all"; by default the last.
+        layers: the model's own numbers (negative ones count from the top), or "all"; by default the last.
         heads: only these; None for all.
         rows: "position": the row of the output position alone; "all": every row of the chosen layers.
         fix_special: special tokens keep their weights, and only the rest is moved.
         share_heads: one distribution for all heads of a layer, instead of one for each.
         epsilon: how far the output may go (TVD). The paper: 0.01 for classes, 0.05 for answers.
-        candidates, steps, lr, penalty: of the search, as in the paper's code.
+        candidates, steps, lr, penalty: settings of the search, as in the paper's code.
         spread: the weight of the JSD between candidates, which keeps them apart.
         start: "random": log-uniform + 3·N(0, 1), as in the paper; "own": close to the model's own weights, from where a
             way outwards within ε is found more easily, where many heads are changed or the output is sensitive.
-        examples: so many texts are shown with both weights side by side, those that moved furthest first.
+        examples: how many texts are shown with both weights, those that moved furthest first.
         position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
         text_column, target_column, limit: which data; the target is the label.
-        max_length: cut longer texts to so many tokens.
-        batch_size: at most so many texts, times the candidates, in one forward pass.
+        max_length: cut texts to this many tokens.
+        batch_size: the largest number of texts, times the candidates, per forward pass.
         seed: for the starts; the same whatever the batch size.
-        progress: called with (texts done, texts in all).
+        progress: called with (texts done, total).
 
     Returns:
         A :class:`Finding`; a record has ``jsd`` (the ε-max JSD), ``bound`` (the furthest that any weights could be

@@ -82,17 +82,17 @@ def correlation(
         labels: the class under which each text is counted; by default the class that the model predicts.
         methods: of "raw", "rollout" and "flow", or a dict of options as for :func:`attnflow.compare`; None takes all
             three, or "raw" alone where the attention is not square.
-        layers: true numbers (negatives from the top), or "all"; by default the last.
+        layers: the model's own numbers (negative ones count from the top), or "all"; by default the last.
         heads: how the heads of a layer are brought down to one: "mean", "max", "min", one head, or the mean of some.
-        detach_attention: take the weights as constants in the gradient, as the paper's code does; False follows the
+        detach_attention: treat the weights as constants in the gradient, as the paper's code does; False follows the
             gradient through the softmax too.
         special_tokens: False leaves [CLS], </s> and their like out of the ranking, as the paper does with SOS and EOS.
         significance: the p-value up to which a τ counts as significant.
         position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
         text_column, target_column, limit: which data; the target is the label.
-        max_length: cut longer texts to so many tokens.
-        batch_size: at most so many shortened texts in one forward pass.
-        progress: called with (texts done, texts in all).
+        max_length: cut texts to this many tokens.
+        batch_size: the largest number of shortened texts per forward pass.
+        progress: called with (texts done, total).
 
     Returns:
         A :class:`Finding`; a record is one τ: of a text, a pair, a method and a layer. A scoring that ranks nothing

@@ -28,7 +28,7 @@ UNIFORM, OWN, ADVERSARY = "uniform", "own trained", "adversary"
 _LIMITS = (
     "A guide that helps carries something that a model of single tokens can use; that may be what the base drew on, or "
     "only which words matter to the task in general.",
-    "One training run for each guide, on one split: differences of the size of the interval mean nothing.",
+    "There is one training run per guide, on one split: differences of the size of the interval mean nothing.",
     "The base has seen the training texts with their labels, and its weights on them may carry these labels.",
 )
 
@@ -64,17 +64,17 @@ def guide(
     """A token-wise model without context whose token weights are frozen to those of a guide, trained for each guide.
 
     Test 3 of Wiegreffe & Pinter (2019, section 3.3, table 3): the weights that help a model which sees each word by
-    itself carry something about the words. Beside uniform weights and those that the model learns by itself stand
-    the base's raw attention, its rollout and its flow, and the attention of an imposter. Special tokens get no weight.
+    itself carry something about the words. The guides are uniform weights, those that the model learns by itself, the
+    base's raw attention, its rollout and its flow, and the attention of an imposter. Special tokens get no weight.
 
     Args:
         guides: names of :func:`attnflow.methods`; by default raw attention, rollout and flow; of a model with one row
             of attention (a pooling layer, where rollout and flow are raw attention) the first.
         adversary: the λ of an imposter whose attention guides too (see :func:`imposter`); None for none.
-        width: of the embedding and of the states of the token-wise model.
-        vectors: ready-made word vectors ``[words, size]`` for the token-wise model to begin with; random by default.
-        training: how the token-wise models are trained; as the base by default.
-        imposters: how the imposter is trained; as the base by default.
+        width: the size of the embedding and of the states of the token-wise model.
+        vectors: trained word vectors ``[words, size]`` for the token-wise model to begin with; random by default.
+        training: how the token-wise models are trained; by default like the base.
+        imposters: how the imposter is trained; by default like the base.
         attention_row: the layer and row of "raw", and the row of "rollout" and "flow", which are read at the top layer.
         convention: see :func:`imposter`.
         factory, data, folder, seed, recipe, progress: as for :func:`uniform`. The weights are kept in ``folder`` too.
@@ -119,7 +119,7 @@ def guide(
     table, records = pd.DataFrame(rows), pd.concat(parts, ignore_index=True)
     settings = {
         "seed": seed, "guides": list(weights), "adversary": adversary, "width": width,
-        "vectors": "random" if vectors is None else f"given, {vectors.shape[1]} numbers a word",
+        "vectors": "random" if vectors is None else f"given, {vectors.shape[1]} numbers per word",
         "recipe": recipe or Recipe(),
         "training": training or recipe or Recipe(), "data": repr(data), "attention": attention_row.describe(),
         "rollout and flow": "top layer, residual ½; special tokens dropped, divided by the sum",
@@ -234,7 +234,7 @@ def _compared(one: str, two: str, found: dict[Any, Any], right: dict[Any, Any]) 
     """Whether one guide is better than another on the same texts."""
     *_, p = mcnemar(right[one], right[two])
     if p >= LEVEL:
-        return f"{one} is not told apart from {two} (exact McNemar p = {p:.2g})"
+        return f"{one} does not differ significantly from {two} (exact McNemar p = {p:.2g})"
     return f"{one} carries {'more' if found[one] > found[two] else 'less'} than {two} (exact McNemar p = {p:.2g})"
 
 

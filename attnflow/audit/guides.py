@@ -19,7 +19,7 @@ from attnflow.inputs.running import undisturbed
 from attnflow.scoring.registry import MethodCall, find
 
 Weights = dict[str, tuple[Tensor, ...]]
-"""For each part of the data one vector a text: a weight for each token, summing to one, zero at special tokens."""
+"""For each part of the data one vector per text: a weight for each token, summing to one, zero at special tokens."""
 
 _BATCH = 32
 

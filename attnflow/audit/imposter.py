@@ -29,7 +29,7 @@ FAR, NEAR = 0.4, 0.05
 LEAST = 1e-12
 _LIMITS = (
     "λ belongs to this batch size: the loss is a sum over the batch, as in the paper.",
-    "A curve is of one training run for each λ; where a run fails to predict like the base it may be the training that "
+    "A curve has one training run per λ; where a run fails to predict like the base it may be the training that "
     "failed, and not the attention that was needed.",
     "An imposter that predicts like the base shows that other weights can do in another model, not that the base's own "
     "weights tell nothing about the base.",
@@ -87,10 +87,10 @@ def imposter(
     Args:
         penalties: the λ. As the loss is a sum over the batch, they depend on the batch size.
         recipe: how the base is trained.
-        training: how the imposters are trained; as the base by default. The epoch with the lowest loss on the
+        training: how the imposters are trained; by default like the base. The epoch with the lowest loss on the
             validation set is kept.
         attention_row: which attention is held away from the base's.
-        convention: "exact" takes TVD = ½Σ|p − q|; "scalar" takes half of it, as the paper's code does for two classes,
+        convention: "exact" uses TVD = ½Σ|p − q|; "scalar" uses half of it, as the paper's code does for two classes,
             so that its λ can be compared.
         adversaries: the finding of :func:`adversary` on the same base: its records' ``jsd`` and ``tvd`` join the plot.
         seeds: the finding of :func:`seeds`, likewise.
@@ -228,7 +228,7 @@ def _verdict(table: pd.DataFrame) -> str:
     best = min(far, key=lambda row: float(row["TVD"]))
     facts = (
         f"at λ = {best['λ']} the attention is {best['JSD']:.3f} nats (JSD) away from the base's, the predictions "
-        f"{best['TVD']:.3f} (TVD), with F1 {best['F1']:.3f} beside {base:.3f}"
+        f"{best['TVD']:.3f} (TVD), with F1 {best['F1']:.3f} versus {base:.3f}"
     )
     if best["TVD"] <= NEAR:
         return f"A model that attends elsewhere can predict like the base: {facts}."

@@ -108,7 +108,7 @@ class Texts:
 
     def settings(self) -> dict[str, Any]:
         """What a result says about them."""
-        by = "predicted class (predicted tokens are not told apart)" if self.labels is None else "label given"
+        by = "predicted class (predicted tokens are counted together)" if self.labels is None else "label given"
         return {"texts": len(self), "position": self.position, "max_length": self.max_length, "class": by}
 
 

@@ -66,7 +66,8 @@ class Intervention:
         batch, _, queries, _ = weights.shape
         if batch % len(instances):
             raise ShapeError(
-                f"The attention has {batch} matrices for {len(instances)} texts: windows cannot be told apart."
+                f"The attention has {batch} matrices for {len(instances)} texts, and it is not known which "
+                "of them belong to which text."
             )
         if self.rows == "all":
             return torch.arange(queries, device=weights.device).expand(batch, queries)
@@ -173,7 +174,7 @@ def find_intervention(
     """Check the choices against a first run of the model.
 
     Args:
-        layers: true numbers (negatives from the top), one or several, or "all".
+        layers: the model's own numbers (negative ones count from the top), one or several, or "all".
         heads: one or several, None for all.
     """
     check_choice("rows", rows, ROWS)
@@ -239,7 +240,7 @@ class LowerLayers:
 
     Attributes:
         texts: how many texts there are in a batch.
-        layers: so many are not run; 0 where all of them are.
+        layers: the number of layers that are not run; 0 if all of them are.
         copies: how often each text stands in the batch, after one another.
         states: what the last of them gave.
     """

@@ -27,7 +27,7 @@ class AttentionRow:
     """Which attention of a model is compared: one distribution over the tokens for each text.
 
     Attributes:
-        layers: true numbers, negatives from the top; the mean over several.
+        layers: the model's own numbers, negative ones from the top; of several the mean is used.
         position: the row: "cls" (the first token), "last", or a number. Attention with one row has only that one.
     """
 
@@ -113,7 +113,7 @@ class Outcome:
 
     Attributes:
         probabilities: ``[texts, classes]``.
-        attention: for each text one weight a token.
+        attention: for each text one weight per token.
     """
 
     probabilities: Tensor
@@ -222,7 +222,7 @@ def grades(probabilities: Tensor, split: Split) -> dict[str, float]:
 
 
 def compared(ours: Outcome, theirs: Outcome) -> dict[str, Any]:
-    """JSD of two models' attention, and the distance of their predictions in both conventions; one of each a text."""
+    """JSD of two models' attention, and the distance of their predictions in both conventions, per text."""
     p, q = ours.probabilities, theirs.probabilities
     return {
         "jsd": [float(jsd(a, b)) for a, b in zip(ours.attention, theirs.attention, strict=True)],

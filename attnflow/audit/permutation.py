@@ -88,19 +88,19 @@ def permutation(
         model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
         texts: a list of texts, or anything that :func:`attnflow.inputs.datasets.open_data` takes.
         labels: the class under which each text is counted; by default the class that the model predicts.
-        layers: true numbers (negatives from the top), or "all". Layers above a shuffled one compute their own weights
-            from what they are then given, before these are shuffled.
+        layers: the model's own numbers (negative ones count from the top), or "all". Layers above a shuffled one
+            compute their own weights from what they are then given, before these are shuffled.
         heads: only these; None for all.
         rows: "position": the row of the output position alone; "all": every row of the chosen layers.
         fix_special: special tokens keep their weights, as SOS and EOS do in the paper.
         share_heads: one permutation for all heads of a layer, instead of one for each.
-        permutations: how many.
+        permutations: the number of permutations per text.
         position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
         text_column, target_column, limit: which data; the target is the label.
-        max_length: cut longer texts to so many tokens.
-        batch_size: at most so many permutations in one forward pass.
+        max_length: cut texts to this many tokens.
+        batch_size: the largest number of permutations per forward pass.
         seed: for the permutations; the same whatever the batch size.
-        progress: called with (texts done, texts in all).
+        progress: called with (texts done, total).
 
     Returns:
         A :class:`Finding`; a record has ``change`` (the median), ``mean`` and ``largest`` over the permutations,

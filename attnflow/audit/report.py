@@ -71,7 +71,7 @@ def _settings(found: Finding) -> str:
 def write_report(
     findings: Sequence[Finding], path: Path, title: str, facts: Mapping[str, Any], overwrite: bool = False
 ) -> list[Path]:
-    """Write ``path`` (.html, or .md with the figures beside it as SVG); the files that were written.
+    """Write ``path`` (.html, or .md with the figures as SVG in the same folder); the files that were written.
 
     Nothing is written if one of them is there and may not be replaced.
     """

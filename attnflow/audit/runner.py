@@ -1,4 +1,4 @@
-"""Several experiments on one model and one set of data: loaded, split and trained once, and shared by all of them."""
+"""Several experiments on one model and one set of data, which are loaded, split and trained once for all of them."""
 
 from __future__ import annotations
 
@@ -57,17 +57,18 @@ def run(
         model: a hub name or folder; or "lstm" (the papers' model) or "transformer", which are trained here.
         data: a file or the name of a dataset, see :func:`attnflow.inputs.datasets.open_data`.
         text_column, label_column: columns of the data; training needs labels.
-        valid, test: what training is stopped by, and what is measured at the end; by default 15 % of ``data`` each.
-        rows: only the first so many rows of ``data``.
-        limit: texts for the experiments that train nothing.
+        valid, test: data that decide when training stops, and data for the final measurement; by default 15 % of
+            ``data`` each.
+        rows: read only this many rows of ``data``.
+        limit: the number of texts for the experiments that train nothing.
         min_count: for "lstm" and "transformer", words rarer than this are unknown.
-        max_length: longer texts are cut to so many tokens.
+        max_length: texts are cut to this many tokens.
         epochs, patience, batch, rate: how models are trained (see :class:`Recipe`); ``rate`` has a default per model.
-        seed: of the base model, the permutations and the split.
+        seed: the seed of the base model, the permutations and the split.
         work: a folder for checkpoints; a run that was stopped goes on from there.
         report: called with each finding as soon as it stands.
-        bar: ``with bar(what) as progress`` shows how far a stage is; ``progress`` is called with (done, in all).
-        options: of the experiments that take them: ``layers``, ``permutations``, ``epsilon``, ``steps``, ``seeds``,
+        bar: ``with bar(what) as progress`` shows how far a stage is; ``progress`` is called with (done, total).
+        options: options of experiments: ``layers``, ``permutations``, ``epsilon``, ``steps``, ``seeds``,
             ``penalties``.
 
     Returns:

@@ -54,7 +54,7 @@ def seeds(
 
     Args:
         seeds: the seeds that are compared with the base.
-        seed: the base's.
+        seed: the seed of the base.
         attention_row: which attention is compared: of a transformer by default the last layer's row of the first token.
         factory, data, folder, recipe, progress: as for :func:`uniform`.
 
@@ -73,7 +73,7 @@ def seeds(
     import pandas as pd
 
     if not seeds:
-        raise SelectionError("seeds is empty: give at least one seed beside the base's,  seeds=(1, 2, 3, 4)")
+        raise SelectionError("seeds is empty: give at least one seed other than the base's,  seeds=(1, 2, 3, 4)")
     attention_row = attention_row or AttentionRow()
     base = outcome(
         trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress).model,

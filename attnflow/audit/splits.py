@@ -1,4 +1,4 @@
-"""The data of the experiments that train: ids and labels, in three parts, and batches of like length."""
+"""The data of the experiments that train: ids and labels, in three parts, and batches of similar length."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """What a model is trained on, what training is stopped by, and what is measured once, at the end.
+    """The data of a training: what a model is trained on, what decides when to stop, and what is measured at the end.
 
     Attributes:
         train, valid, test: the parts. Nothing is ever chosen by ``test``.
@@ -95,7 +95,7 @@ class Splits:
         classes: int | None = None,
         max_length: int | None = None,
     ) -> Splits:
-        """From (texts, labels) of each part; ``max_length`` cuts longer texts to so many tokens.
+        """From (texts, labels) of each part; ``max_length`` cuts texts to this many tokens.
 
         Labels are numbers from 0. ``classes`` is by default one more than the largest label of ``train``.
         """

@@ -42,8 +42,8 @@ class Recipe:
     """How a model is trained: Adam (amsgrad), as in the code of both papers.
 
     Attributes:
-        epochs: at most so many.
-        patience: stop when so many epochs in a row did not improve on the validation set.
+        epochs: the largest number of epochs.
+        patience: stop after this many epochs in a row without improvement on the validation set.
         batch: instances in a step.
         rate: learning rate.
         decay: weight decay (L2).
@@ -122,13 +122,13 @@ def fit(
         data: its parts; ``data.test`` is not looked at.
         recipe: how long and how fast.
         loss: ``loss(model, batch)`` of one step; by default cross-entropy with the labels.
-        score: ``score(model, data.valid)``, larger is better, once an epoch; by default the area under the ROC curve
+        score: ``score(model, data.valid)``, larger is better, once per epoch; by default the area under the ROC curve
             for two classes (the choice of Jain & Wallace's code) and the accuracy for more.
         folder: a checkpoint is written here after every epoch; a run that was stopped goes on from it, and one that was
             finished is read from it.
         name: what is trained, for the checkpoint: two runs with other losses must have other names.
-        seed: of the order of the batches and of dropout.
-        progress: called with (steps done, steps at most).
+        seed: the seed of the order of the batches and of dropout.
+        progress: called with (steps done, largest number of steps).
 
     >>> from attnflow.models.lstm import LSTMClassifier, LSTMConfig
     >>> from attnflow.models.tokenizers import word_tokenizer
@@ -180,7 +180,7 @@ class _Run:
 
     @property
     def finished(self) -> bool:
-        """All epochs are done, or the last ones brought nothing."""
+        """True if all epochs are done, or the last ones brought no improvement."""
         done = len(self.history)
         return done >= self.recipe.epochs or done - self.best_epoch >= self.recipe.patience
 

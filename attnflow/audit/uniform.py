@@ -23,8 +23,9 @@ LEVEL = 0.05
 """A difference counts where chance alone would make it less often than this."""
 _LIMITS = (
     "If uniform weights are as good, the task does not need attention, and what the trained weights say about it is "
-    "not evidence. If they are worse, the weights carry something; not that they explain a single prediction.",
-    "One training run of each: the test counts the texts of this test set, not other seeds (see seeds).",
+    "not evidence. If they are worse, the weights carry something, which does not mean that they explain a single "
+    "prediction.",
+    "There is one training run of each: the test counts the texts of this test set, not other seeds (see seeds).",
     "The model with uniform weights can make up for them elsewhere: in its recurrent states, its other layers.",
 )
 
@@ -44,7 +45,7 @@ def uniform(
     attention_row: AttentionRow | None = None,
     progress: Progress | None = None,
 ) -> Finding:
-    """The model trained as it is, beside the same model trained with its attention frozen to uniform.
+    """The model trained as it is, and the same model trained with its attention frozen to uniform.
 
     Test 1 of Wiegreffe & Pinter (2019, section 3.1, table 2). In every layer and head each row gives the same weight
     to all tokens that it can see, from the first step of training to the test.
@@ -54,10 +55,10 @@ def uniform(
         data: see :class:`Splits`; ``data.test`` is measured once, at the end.
         folder: checkpoints are kept here; runs that were stopped go on. The base model is shared with the other
             experiments that are given the same folder.
-        seed: of both models.
+        seed: the seed of both models.
         recipe: how both are trained.
         attention_row: which attention the records compare.
-        progress: called with (steps done, steps at most), for each training by itself.
+        progress: called with (steps done, largest number of steps), for each training by itself.
 
     Returns:
         A :class:`Finding`; a record has the ``label``, the probability of the label from both models

@@ -31,7 +31,10 @@ def test_weights_that_point_to_the_deciding_word_beat_uniform_ones():
     assert list(scores) == ["uniform", "own trained", "raw"]
     assert scores["raw"] > scores["uniform"]
     assert len(found.records) == 3 * len(long.test)
-    assert "raw is not told apart from uniform" in found.verdict or "raw carries more than uniform" in found.verdict
+    assert (
+        "raw does not differ significantly from uniform" in found.verdict
+        or "raw carries more than uniform" in found.verdict
+    )
     found.plot()
 
 
@@ -39,7 +42,7 @@ def test_a_transformers_guides_and_an_adversary(data, tmp_path):
     options = {"width": 8, "folder": tmp_path, "recipe": RECIPE, "training": Recipe(epochs=1)}
     found = guide(bert, data, adversary=0.1, imposters=Recipe(epochs=1), **options)
     assert found.table["guide"].tolist() == ["uniform", "own trained", "raw", "rollout", "flow", "adversary"]
-    assert "flow is not told apart from raw" in found.verdict or "than raw" in found.verdict
+    assert "flow does not differ significantly from raw" in found.verdict or "than raw" in found.verdict
 
     def never(done, total):
         raise AssertionError("computed again")
@@ -58,7 +61,7 @@ def test_the_token_wise_model_begins_with_given_word_vectors(data):
         assert torch.equal(model.get_input_embeddings().weight, vectors) and model.config.hidden_size == 8
     short = Recipe(epochs=1)
     found = guide(lstm, data, width=8, vectors=vectors, recipe=short)
-    assert found.settings["vectors"] == "given, 5 numbers a word"
+    assert found.settings["vectors"] == "given, 5 numbers per word"
     assert guide(lstm, data, width=8, recipe=short).settings["vectors"] == "random"
     with pytest.raises(AttnFlowError, match=rf"\(3, 5\), and the texts have {data.vocabulary} words"):
         guide(lstm, data, vectors=vectors[:3])
