@@ -282,25 +282,30 @@ class Relevance:
         path: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
         others: Sequence[Relevance] = (),
+        title: str = "Attention flow",
         **options: Any,
     ) -> str:
         """One self-contained page; also written to ``path`` where one is given.
 
-        It shows the graph of attention flow where the result knows the attention that it came from (all but loaded
-        ones do), else the scores alone. ``others`` are results on the same input to show beside it, for instance
-        gradients; ``options`` go to :func:`attnflow.flowgraph.picture`: ``image=…`` for a vision model.
+        It shows these scores and, where the result knows the attention that it came from (all but loaded ones do), the
+        graph of attention flow, with the methods and outputs that the result leaves out. ``others`` are results on the
+        same input to show beside it, for instance gradients; ``title`` is that of the page; ``options`` go to
+        :func:`attnflow.flowgraph.flow_graph`: ``image=…`` for a vision model.
         """
+        from attnflow.flowgraph import graph_of
         from attnflow.views.html import document
 
-        text = document([self, *others], **options)
+        results = [self, *others]
+        text = document(results, graph_of(results, **options), title)
         if path is not None:
             files.write_bytes(Path(path), text.encode(), overwrite)
         return text
 
     def _repr_html_(self) -> str:
-        from attnflow.views.html import preview
+        from attnflow.flowgraph import graph_at_once
+        from attnflow.views.html import document, frame
 
-        return preview([self])
+        return frame(document([self], graph_at_once([self])), 900)
 
 
 # The fields that something may depend on, and of which kind they are in a file.

@@ -17,7 +17,7 @@ from report import write
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for tests.browser, which is not installed
 
 from attnflow import Attention
-from attnflow.flowgraph import picture
+from attnflow.flowgraph import flow_graph
 from attnflow.views.html import flow_page
 from tests.browser import launch
 
@@ -60,14 +60,14 @@ def main() -> None:
         for n in LENGTHS:
             array, tokens = weights(n), [f"token{i}" for i in range(n)]
             start = time.process_time()
-            shown = picture(Attention.of(array, tokens=tokens, heads="all"))
+            shown = flow_graph(Attention.of(array, tokens=tokens, heads="all"))
             computed = time.process_time() - start
             text = flow_page(shown)
             seconds = min(drawn(play, text) for _ in range(3))
             share = np.mean([pair.share for pair in shown.pairs.values()])
             # Above 128 tokens bertviz's page has hundreds of megabytes: it is left out there.
             theirs = f"{bertviz_size(array, tokens):.1f} MB" if n <= 128 else "not made"
-            kept = f"{len(shown.targets)} of {LAYERS * n}"
+            kept = f"{len(shown.outputs)} of {LAYERS * n}"
             ways = f"{len(shown.fusions) + 1} of {HEADS + 3}"
             flows = " + ".join(str(len(p.pairs)) for p in (shown, *shown.fusions[:1]))
             rows.append([n, f"{len(text.encode()) / 1e6:.2f} MB", f"{seconds:.2f} s", f"{computed:.1f} s",

@@ -1,4 +1,4 @@
-"""Pictures of the demo page for the README and the site.
+"""Screenshots of the demo page for the README and the site.
 
 python docs/screenshots.py      writes docs/images/page-*.png; needs Chromium and the dev extra
 """
@@ -18,18 +18,16 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 from attnflow import capture, demo, flow  # noqa: E402
 from attnflow.scoring.explain import explain  # noqa: E402
 from attnflow.scoring.registry import names  # noqa: E402
-from attnflow.views.html import document  # noqa: E402
 from tests.browser import launch  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-LAYER = 2  # the last layer of the demo model is saturated: its picture would say little
+LAYER = 2  # the last layer of the demo model is saturated: its graph would say little
 
 
 def text_page() -> str:
     """The demo sentence, all methods."""
-    return document(
-        explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=names(shown=True), every_head=True), layer=LAYER
-    )
+    first, *others = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=names(shown=True), every_head=True)
+    return first.to_html(others=others, layer=LAYER)
 
 
 def towers_page() -> str:
@@ -50,7 +48,7 @@ def towers_page() -> str:
 
 
 def shoot(browser: Any, page: Path, name: str, width: int, scheme: str) -> None:
-    """One picture of a page, down to the end of its bars."""
+    """One screenshot of a page, down to the end of its bars."""
     view = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     view.goto(page.as_uri())
     view.wait_for_selector("html[data-ready]", state="attached")
@@ -64,7 +62,7 @@ def shoot(browser: Any, page: Path, name: str, width: int, scheme: str) -> None:
 
 
 def main() -> None:
-    """Write all pictures."""
+    """Write all screenshots."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         demo_page, towers = Path(folder, "demo.html"), Path(folder, "towers.html")

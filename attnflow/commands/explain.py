@@ -144,10 +144,10 @@ class Explanation:
         typer.echo(f"Written: {out.resolve()}")
 
     def _page(self, results: list[Any]) -> str:
-        from attnflow.views.html import document
-
         with status("Computing the flows of the page"):
-            return document(results, words=self.words, special=not self.drop_special, layer=self.layer)
+            first, *others = results
+            page: str = first.to_html(others=others, words=self.words, special=not self.drop_special, layer=self.layer)
+            return page
 
     def _shaped(self, result: Any) -> Any:
         result = result.words() if self.words else result

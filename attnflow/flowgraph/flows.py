@@ -1,4 +1,4 @@
-"""Edge flows and minimum cuts of the pairs that a picture shows."""
+"""Edge flows and minimum cuts of the pairs that a graph shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from attnflow.flowgraph.heads import Room
-from attnflow.flowgraph.records import PairFlow, Target
+from attnflow.flowgraph.records import FLOW, Output, PairFlow
 from attnflow.scoring.flow.edges import EdgeFlow, EdgeFlows
 from attnflow.scoring.network import F64, Network
 
@@ -21,34 +21,34 @@ EACH = 6e4
 
 
 def pair_flows(
-    net: Network, targets: Sequence[Target], space: Room, limit: int | None
+    net: Network, outputs: Sequence[Output], space: Room, limit: int | None
 ) -> dict[tuple[int, int], PairFlow]:
-    """Flows by (index of the target, input), the most interesting ones first, until ``limit`` or the page is full."""
+    """Flows by (index of the output, input), the most interesting ones first, until ``limit`` or the page is full."""
     flows = EdgeFlows(net.stack())
     caps = flows.caps
     capacities = caps.floats(caps.cap)
     limit = max(8, int(space.work / (caps.steps * caps.n**2 + EACH))) if limit is None else limit
     out: dict[tuple[int, int], PairFlow] = {}
     room = space.edges
-    for t, sink in _interest(targets):
+    for t, sink in _interest(outputs):
         if len(out) >= limit or room <= 0:
             break
-        top = net.tops[net.layers.index(targets[t].layer)]
-        row = net.rows[targets[t].row]
+        top = net.tops[net.layers.index(outputs[t].layer)]
+        row = net.rows[outputs[t].row]
         pair = _pruned(flows.pair(top, row, sink), capacities, top, row, sink)
         room -= len(pair.flow)
         out[t, sink] = pair
     return out
 
 
-def _interest(targets: Sequence[Target]) -> Iterator[tuple[int, int]]:
-    """Pairs in the order in which they are wanted: the best of the first target, the best of each other, the rest."""
-    orders = [np.argsort(-t.scores["flow"], kind="stable").tolist() for t in targets]
+def _interest(outputs: Sequence[Output]) -> Iterator[tuple[int, int]]:
+    """Pairs in the order in which they are wanted: the best of the first output, the best of each other, the rest."""
+    orders = [np.argsort(-t.scores[FLOW], kind="stable").tolist() for t in outputs]
     yield from ((0, j) for j in orders[0][:BEST])
-    yield from ((t, orders[t][0]) for t in range(1, len(targets)))
+    yield from ((t, orders[t][0]) for t in range(1, len(outputs)))
     yield from ((0, j) for j in orders[0][BEST:])
     for rank in range(1, len(orders[0])):
-        yield from ((t, orders[t][rank]) for t in range(1, len(targets)))
+        yield from ((t, orders[t][rank]) for t in range(1, len(outputs)))
 
 
 def _pruned(found: EdgeFlow, capacities: F64, top: int, row: int, sink: int) -> PairFlow:

@@ -15,7 +15,7 @@ SOLVED = 8e8
 
 @dataclass(frozen=True)
 class Room:
-    """What a picture may hold: a page shall have 2 MB at most and be there in a few seconds.
+    """What a graph may hold: a page shall have 2 MB at most and be there in a few seconds.
 
     Attributes:
         scores: numbers of the bars; about 4 bytes each in the page.

@@ -1,4 +1,4 @@
-"""The picture that a vision model looked at, and the grid of its patches."""
+"""The image that a vision model looked at, and the grid of its patches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def patches(tokens: Tokens, grid: tuple[int, int] | None = None) -> tuple[tuple[
     if rows * columns != len(where):
         raise ShapeError(
             f"A grid of {rows} × {columns} has {rows * columns} patches, but {len(where)} tokens are not special. "
-            "Give the rows and columns:  picture(attention, image=…, grid=(rows, columns))"
+            "Give the rows and columns:  flow_graph(attention, image=…, grid=(rows, columns))"
         )
     return (rows, columns), where
 

@@ -1,4 +1,4 @@
-"""What a picture is made of."""
+"""What a page of attention flow is made of."""
 
 from __future__ import annotations
 
@@ -32,9 +32,13 @@ class Level:
     layer: int
 
 
+FLOW = "flow"
+"""The row of bars that belongs to the graph."""
+
+
 @dataclass(frozen=True, eq=False)
 class PairFlow:
-    """One maximum flow, from a target to one input, pruned to its strongest edges.
+    """One maximum flow, from an output to one input, pruned to its strongest edges.
 
     Attributes:
         value: the flow, which is also the capacity of each cut.
@@ -43,7 +47,7 @@ class PairFlow:
         count: how many edges carry flow, with those left out.
         share: the share that the kept edges have of the sum over all edges.
         cuts: for "source" and "sink" the edges (h, i, k) of the minimum cut nearest to it.
-        bound: what the value is equal to: "output" (all that leaves the target), "input" (all that enters the
+        bound: what the value is equal to: "output" (all that leaves the output), "input" (all that enters the
             input at the first layer), or "between".
     """
 
@@ -57,11 +61,11 @@ class PairFlow:
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
-    """An output position (``row`` among the outputs) at a layer (``layer`` is its true number).
+class Output:
+    """An output position (number ``row`` of the output positions) at a layer (``layer`` is its true number).
 
     ``scores[method]`` is one number an input, ``words[method]`` one an input word; ``special[method]`` the share that
-    special tokens have of it. Methods without a score for this target are left out.
+    special tokens have of it. Methods without a score for this output are left out.
     """
 
     layer: int
@@ -83,36 +87,40 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
-    """The network of one run, targets with their scores, and the flows of chosen pairs.
+class FlowGraph:
+    """The network of one run, outputs with their scores, and the flows of chosen pairs: all that a page shows.
 
     Attributes:
         net: the network.
         capacities: ``[steps, n, n]``: rows are the upper nodes, columns the lower ones.
         residual: ``[steps, n]`` the part of the capacity from node *i* to itself that is residual connection.
         levels: which layer each step is.
-        targets: what can be selected; the first is the one asked for.
-        pairs: flows by (index of the target, input).
+        outputs: what can be selected; the first is the one asked for.
+        pairs: flows by (index of the output, input).
         methods: name and a line of settings for each row of bars.
+        of_inputs: those of them that score the inputs as such, whatever the output.
         words: which inputs make up which word.
         curves: correlations with other methods.
         notes: what a reader must know besides.
         model: name of the model.
-        image: the picture that was the input, ``[height, width, 3]`` bytes, where it was one.
+        image: the input image, ``[height, width, 3]`` bytes, where there was one.
         grid: rows and columns of its patches.
         patches: the input position of each patch, in reading order.
         heads: how the heads were brought down to one matrix: "mean", "max", "min", "head 3".
-        fusions: pictures of the same attention with its heads brought down in other ways.
+        fusions: graphs of the same attention with its heads brought down in other ways.
         head_count: how many heads the attention had; 0 where they were one matrix already.
+        as_words: the page opens with words in place of tokens.
+        with_special: the page opens with special tokens shown.
     """
 
     net: Network
     capacities: F64
     residual: F64
     levels: tuple[Level, ...]
-    targets: tuple[Target, ...]
+    outputs: tuple[Output, ...]
     pairs: Mapping[tuple[int, int], PairFlow]
     methods: Mapping[str, str]
+    of_inputs: frozenset[str]
     words: Grouping
     curves: tuple[Curve, ...] = ()
     notes: tuple[str, ...] = ()
@@ -121,14 +129,16 @@ class Picture:
     grid: tuple[int, int] = (0, 0)
     patches: tuple[int, ...] = ()
     heads: str = "mean"
-    fusions: tuple[Picture, ...] = ()
+    fusions: tuple[FlowGraph, ...] = ()
     head_count: int = 0
+    as_words: bool = False
+    with_special: bool = True
 
     @property
     def complete(self) -> bool:
-        """True if every output at every layer is a target with the flows to all inputs."""
+        """True if every output at every layer is there, with the flows to all inputs."""
         everything = len(self.net.layers) * len(self.net.rows)
-        return len(self.targets) == everything and len(self.pairs) == everything * self.net.size
+        return len(self.outputs) == everything and len(self.pairs) == everything * self.net.size
 
     def plot(
         self,
@@ -137,8 +147,8 @@ class Picture:
         source: int | str | None = None,
         ax: Axes | None = None,
     ) -> Axes:
-        """One flow as a graph for a paper; see :func:`attnflow.views.graphs.plot_flow`."""
-        from attnflow.views.graphs import plot_flow
+        """One flow as a graph for a paper; see :func:`attnflow.views.plot.plot_flow`."""
+        from attnflow.views.plot import plot_flow
 
         return plot_flow(self, layer, position, source, ax)
 
@@ -157,15 +167,15 @@ class Picture:
         return frame(flow_page(self), 900)
 
     def find(self, layer: int = -1, position: int | str | None = None) -> int:
-        """The index of a target; ``position=None`` takes that of the first target."""
+        """The index of an output; ``position=None`` takes that of the first output."""
         number = self.net.layers[pick_layer(layer, self.net.layers)]
-        row = self.targets[0].row if position is None else pick_position(position, self.net.queries)
-        for t, target in enumerate(self.targets):
-            if (target.layer, target.row) == (number, row):
+        row = self.outputs[0].row if position is None else pick_position(position, self.net.queries)
+        for t, output in enumerate(self.outputs):
+            if (output.layer, output.row) == (number, row):
                 return t
         raise SelectionError(
-            f"Layer {number}, position {row} is not one of the {len(self.targets)} targets of this picture. "
-            f"Ask for it:  picture(attention, layer={number}, position={row})"
+            f"Layer {number}, position {row} is not one of the {len(self.outputs)} outputs of this graph. "
+            f"Ask for it:  flow_graph(attention, layer={number}, position={row})"
         )
 
 

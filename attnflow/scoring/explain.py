@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from attnflow.attention import Attention
 from attnflow.capturing.capture import capture
 from attnflow.inputs.example import one_example
 from attnflow.inputs.running import undisturbed
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import MethodCall, calls, names
-from attnflow.scoring.source import Heads
+from attnflow.scoring.source import Heads, scored
 from attnflow.select import pick_position, read_position
 
 # Tokens up to which all heads are kept for a page: 38 MB for 12 layers of 12 heads.
@@ -42,14 +44,19 @@ def explain(
     rows = (attention["decoder"] if "decoder" in attention.blocks else attention.only).queries
     place = read_position(rows) if position is None else pick_position(position, rows)
     by_model = _by_model(model, tokenizer, text, asked, None if position is None else place)
-    out = []
-    for call in asked:
-        if call.method.needs == "attention":
-            call = call.offered(heads=heads, residual=residual)
-            out.append(call.run(None, None, attention, place))
-        else:
-            out.append(by_model[call.name])
-    return out
+    found = [
+        _by_attention(call.offered(residual=residual), attention, heads, place)
+        if call.method.needs == "attention"
+        else by_model[call.name]
+        for call in asked
+    ]
+    # Two of them may be one function with other options: the name that was asked for tells them apart.
+    return [replace(r, method=call.name) for call, r in zip(asked, found, strict=True)]
+
+
+def _by_attention(call: MethodCall, attention: Attention, heads: Heads, position: int) -> Relevance:
+    """The scores of one method; a function of the user's own gets one matrix per layer, as it knows of no heads."""
+    return scored(attention, heads, lambda one: call.run(None, None, one, position))
 
 
 def _by_model(

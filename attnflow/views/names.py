@@ -30,3 +30,8 @@ def show(token: str) -> str:
         else:
             out.append(char)
     return "".join(out) or "∅"
+
+
+def show_line(text: str) -> str:
+    """A note with control and direction characters made visible, its spaces left as they are."""
+    return " ".join(show(part) for part in text.split())

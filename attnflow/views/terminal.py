@@ -14,8 +14,8 @@ from rich.text import Text
 
 from attnflow.errors import ShapeError
 from attnflow.relevance import Relevance
+from attnflow.views.colours import blend, weights
 from attnflow.views.names import show
-from attnflow.views.tints import blend, weights
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LONGEST = 24

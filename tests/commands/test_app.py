@@ -102,7 +102,7 @@ def test_a_page_has_every_method_and_opens_at_the_layer_asked_for(capsys, folder
     data = data_of(path.read_text())
     first = data["fusions"][0]
     assert [m["name"] for m in first["methods"]] == ["raw", "rollout", "flow", "gradient", "blankout"]
-    assert first["targets"][0] == [2, 1]
+    assert first["outputs"][0] == [2, 1]
     assert data["start"] == {"words": False, "special": False}
     assert len(first["curves"]) == 6
     heads = demo.model().config.num_attention_heads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from pathlib import Path
@@ -15,8 +16,8 @@ from attnflow import Relevance, compare, demo, methods, register
 from attnflow.errors import SelectionError
 from attnflow.scoring.explain import explain
 from attnflow.scoring.registry import calls, find, names, unregister
-from attnflow.views.html import document
 from attnflow.views.terminal import tables
+from tests.pages import data_of
 
 
 @pytest.fixture
@@ -83,8 +84,21 @@ def test_a_users_method_is_shown_in_the_terminal_and_on_the_page(toy, reaction):
         console.print(table)
     text = console.export_text()
     assert "by place" in text and "flat" in text and "6.000" in text
-    page = document(results)
-    assert "by place" in page and "flat" in page
+    for every_head in (False, True):
+        shapes = {"methods": ["by place", "flat"], "every_head": every_head}
+        first, *others = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, **shapes)
+        assert np.array_equal(first.scores[-1], np.arange(1.0, 8.0))
+        fusion = data_of(first.to_html(others=others))["fusions"][0]
+        assert [m["name"] for m in fusion["methods"]] == ["raw", "rollout", "flow", "by place", "flat"]
+        assert {c[0] for c in fusion["curves"]} == {"raw", "rollout", "flow", "by place"}
+        scores = np.frombuffer(base64.b64decode(fusion["scores"][3][0]), "<f4").reshape(-1, 7)
+        assert np.array_equal(scores[0], first.scores[-1]), "the page opens at the output of the result"
+
+
+def test_two_methods_of_one_function_keep_their_names():
+    asked = ["gradient", "integrated_gradients", "blankout-delete"]
+    results = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=asked)
+    assert [r.method for r in results] == asked
 
 
 def test_bad_registrations_and_names_are_refused():
@@ -110,6 +124,6 @@ def test_no_other_list_of_method_names_is_in_the_package():
     """Two names of methods that need attention beside each other in code are a list of their own."""
     package = Path(attnflow.__file__).parent
     pattern = re.compile(r"""["']raw["'],\s*["']rollout["']|["']rollout["'],\s*["']flow["']""")
-    for path in set(package.rglob("*.py")) - {package / "flowgraph" / "build.py"}:
+    for path in package.rglob("*.py"):
         code = re.sub(r'""".*?"""', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         assert not pattern.search(code), path

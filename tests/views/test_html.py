@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 
 from attnflow import Attention, Relevance, flow, raw, rollout
 from attnflow.errors import ShapeError
-from attnflow.flowgraph import picture
+from attnflow.flowgraph import flow_graph
 from attnflow.flowgraph.heads import Room
+from attnflow.relevance import Report
 from attnflow.tokens import Tokens
 from attnflow.views.html import flow_page, frame, highlight, page
 from tests.conftest import random_attention
@@ -49,6 +51,23 @@ def test_hostile_tokens_are_text():
     assert not [a for _, a in tags.seen if any(name.startswith("on") for name in a)]
     assert "<script>alert(1)</script>" in tags.text
     assert "<202E>abc" in tags.text
+
+
+def test_every_text_of_a_page_is_escaped():
+    """Names come from files, models and users: none of them is markup, wherever it stands."""
+    bad = "<b>&\"'"
+    tokens = Tokens([bad, "x"], [True, False])
+    note = Relevance(
+        np.ones((1, 2)), tokens, (0,), bad, {"note": bad, "by": bad}, bad,
+        position=0, position_token=bad, notes=(bad,), report=Report((bad,)),
+    )  # fmt: skip
+    shown = flow(random_attention(0, 1, 2), tokens=tokens, position=0)
+    texts = [page([note], title=bad), highlight(note), shown.to_html(others=[note], title=bad)]
+    for text in texts:
+        tags = parsed(text)
+        assert not [tag for tag, _ in tags.seen if tag == "b"]
+        assert text.count("&lt;b&gt;&amp;") > 1 or text is texts[1]
+        assert type(text) is str
 
 
 def test_nothing_is_loaded_from_anywhere():
@@ -95,6 +114,23 @@ def test_words_and_dropped_tokens_set_the_switches_of_the_page():
         assert data_of(shaped.to_html())["start"] == {"words": words, "special": special}
 
 
+def bars(text: str, name: str) -> np.ndarray:
+    """The scores of one method as the page holds them, ``[outputs, inputs]``, of the heads that it opens with."""
+    fusion = data_of(text)["fusions"][0]
+    at = next(m["at"] for m in fusion["methods"] if m["name"] == name)
+    scores = np.frombuffer(base64.b64decode(fusion["scores"][at][0]), "<f4")
+    return scores.reshape(len(fusion["outputs"]), -1)
+
+
+@pytest.mark.parametrize("method", [raw, rollout, flow])
+def test_a_page_shows_the_numbers_of_its_result(method):
+    r = method(random_attention(0, 2, 3), tokens=["a", "b", "c"], position=1)
+    changed = replace(r, scores=np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]))
+    assert np.allclose(bars(changed.to_html(), r.method)[0], [0.4, 0.5, 0.6])
+    beside = raw(r.attention, position=1).to_html(others=[changed]) if method is not raw else changed.to_html()
+    assert np.allclose(bars(beside, r.method)[:2], [[0.4, 0.5, 0.6], [0.1, 0.2, 0.3]])
+
+
 def test_results_that_cannot_go_together():
     f = flow(random_attention(0, 2, 3), tokens=["a", "b", "c"], position=1)
     other = Relevance(np.ones((1, 2)), Tokens(["x", "y"]), ("input",), "gradient")
@@ -129,9 +165,9 @@ def test_128_tokens_and_12_layers_fit_into_two_megabytes():
     names = [f"token{i}" for i in range(128)]
     attention = Attention.of(random_attention(0, 12, 128), tokens=names)
     # All that the defaults would keep, without waiting for as many flows: an edge has 5 to 6 bytes in the page.
-    p = picture(attention, pairs=3)
+    p = flow_graph(attention, pairs=3)
     assert len(flow_page(p)) + 6 * Room().edges < 2e6
-    assert f"{len(p.targets):,} of 1,536 outputs" in flow_page(p)
+    assert f"{len(p.outputs):,} of 1,536 outputs" in flow_page(p)
 
 
 def test_the_page_says_which_heads_it_has_and_why_others_are_missing(monkeypatch):

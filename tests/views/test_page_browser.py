@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnflow import Attention, Relevance, flow
-from attnflow.flowgraph import picture
+from attnflow.flowgraph import flow_graph
 from attnflow.tokens import Tokens
 from attnflow.views.html import flow_page, frame
 from tests.browser import CHROMIUM, launch
@@ -78,7 +78,7 @@ def references() -> list[Relevance]:
 
 @pytest.fixture(scope="module")
 def document() -> str:
-    return flow_page(picture(ATTENTION, references()))
+    return flow_page(flow_graph(ATTENTION, references()))
 
 
 def edges(view) -> int:
@@ -102,7 +102,19 @@ def test_it_opens_from_disk_and_draws(opened, document):
         assert view.locator("#bars text", has_text=re.compile(f"^{name}$")).count() == 1
 
 
-def test_every_target_shows_the_value_and_the_cut_that_python_computed(opened, document):
+def test_a_method_of_the_users_own_has_bars_and_a_curve(opened):
+    toy = Relevance(np.full((4, 6), 0.125), NAMES, ATTENTION.layers, "toy", position=0)
+    view = opened(flow_page(flow_graph(ATTENTION, [toy, *references()])))
+    label = view.locator("#bars text", has_text=re.compile("^toy$"))
+    assert label.count() == 1
+    assert view.locator("#bars text", has_text="highest 0.125").count() == 1
+    assert view.locator("#curves-key span", has_text="toy with gradient").count() == 1
+    assert view.locator("#method option", has_text="toy").count() == 1
+    choose(view, 3, 2)
+    assert view.locator("#bars text", has_text="no score for this output").count() == 1
+
+
+def test_every_output_shows_the_value_and_the_cut_that_python_computed(opened, document):
     view = opened(document)
     for layer, row in ((3, 0), (1, 2), (2, 5), (0, 4)):
         before = view.locator("#flows").inner_html()
@@ -188,7 +200,7 @@ def test_levels_can_be_cut_off(opened, document):
 
 def test_hostile_tokens_are_text_and_nothing_else(opened):
     attention = Attention.of(random_attention(1, 3, 5), tokens=HOSTILE, model="<b>model</b>")
-    view = opened(flow_page(picture(attention), title="</title><script>window.hit=1</script>"))
+    view = opened(flow_page(flow_graph(attention), title="</title><script>window.hit=1</script>"))
     assert view.evaluate("window.hit") is None
     assert view.locator("script").count() == 2
     assert view.locator("img").count() == 0
@@ -334,7 +346,7 @@ def test_two_towers(opened):
         "cross": block(2, 3, 4, "out", source),
     })  # fmt: skip
     scores = flow(attention).scores
-    view = opened(flow_page(picture(attention)))
+    view = opened(flow_page(flow_graph(attention)))
     assert view.locator("#grid [role=gridcell]").count() == 2 * 3
     assert view.locator("#flows .cross").count() > 0
     for name in ("encoder", "decoder"):
@@ -344,7 +356,7 @@ def test_two_towers(opened):
         assert value(view) == f"{scores[1, 2, sink]:.4f}"
 
 
-def test_a_picture_is_covered_by_its_patches(opened):
+def test_an_image_is_covered_by_its_patches(opened):
     names = Tokens(
         ["[CLS]", *(f"patch {r},{c}" for r in range(2) for c in range(3))], [True] + [False] * 6, marks={"cls": 0}
     )
@@ -359,14 +371,14 @@ def test_a_picture_is_covered_by_its_patches(opened):
 
 def test_layers_without_attention_are_marked(opened):
     attention = Attention.of(random_attention(0, 3, 4), layers=[0, 3, 4])
-    view = opened(flow_page(picture(attention)))
+    view = opened(flow_page(flow_graph(attention)))
     assert view.locator("#graph text", has_text="1–2 have none").count() == 1
     assert view.locator("#graph text", has_text=re.compile("^layer 3$")).count() == 1
 
 
 def test_a_pruned_page_says_what_is_missing(opened):
     attention = Attention.of(random_attention(0, 2, 9))
-    view = opened(flow_page(picture(attention, pairs=4)))
+    view = opened(flow_page(flow_graph(attention, pairs=4)))
     assert "the edges of 4 of 162 flows" in view.locator("footer").inner_text()
     shown = {int(o) for o in range(9)}
     said = []

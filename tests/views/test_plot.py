@@ -8,7 +8,7 @@ import pytest
 
 from attnflow import Attention, Relevance, flow, raw
 from attnflow.errors import SelectionError, ShapeError
-from attnflow.flowgraph import picture
+from attnflow.flowgraph import flow_graph
 from attnflow.views.plot import plot_all, plot_text
 from tests.conftest import random_attention
 
@@ -52,7 +52,7 @@ def test_all_results_in_one_vector_file():
 
 
 def test_the_flow_graph_has_the_value_and_the_cut():
-    p = picture(Attention.of(W, tokens=["a", "b", "c", "d"]))
+    p = flow_graph(Attention.of(W, tokens=["a", "b", "c", "d"]))
     scores = flow(W).scores
     ax = p.plot(layer=1, position=2, source=0)
     assert ax.get_title() == f"c at layer 1 draws on a: flow {scores[1, 2, 0]:.4f}"
@@ -61,9 +61,9 @@ def test_the_flow_graph_has_the_value_and_the_cut():
     assert p.plot(ax=ax) is ax
 
 
-def test_a_flow_that_is_not_in_the_picture():
-    p = picture(Attention.of(W), pairs=4)
-    with pytest.raises(SelectionError, match="is not one of the 4 of this picture"):
+def test_a_flow_that_is_not_in_the_graph():
+    p = flow_graph(Attention.of(W), pairs=4)
+    with pytest.raises(SelectionError, match="is not one of the 4 of this graph"):
         p.plot(layer=0, position=1, source=2)
 
 
@@ -81,7 +81,7 @@ def test_tinted_text_breaks_its_lines():
 
 @pytest.mark.parametrize("kind", ["heat", "flow", "text"])
 def test_everything_is_vector(kind):
-    p = picture(Attention.of(W, tokens=["a", "b", "c", "d"]))
+    p = flow_graph(Attention.of(W, tokens=["a", "b", "c", "d"]))
     r = raw(W, position=0)
     ax = {"heat": r.plot, "flow": p.plot, "text": lambda: plot_text(r)}[kind]()
     buffer = io.BytesIO()

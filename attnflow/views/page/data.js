@@ -34,7 +34,7 @@ function useFusion(index) {
 }
 
 function unpackFusion(f) {
-  const pairsOf = f.targets.map(() => new Map());
+  const pairsOf = f.outputs.map(() => new Map());
   for (const [t, sink, value, count, share, bound, start, length, near, far] of f.pairs) {
     pairsOf[t].set(sink, { value, count, share, bound, start, length, cuts: [near, far || near], one: !far });
   }
@@ -46,9 +46,8 @@ function unpackFusion(f) {
     residual: new Float32Array(bytes(f.residual)),
     flowEdges: new (f.wide ? Uint32Array : Uint16Array)(bytes(f.flowEdges)),
     flowValues: new Uint16Array(bytes(f.flowValues)),
-    targetAt: new Map(f.targets.map(([layer, row], t) => [`${layer},${row}`, t])),
+    outputAt: new Map(f.outputs.map(([layer, row], t) => [`${layer},${row}`, t])),
     methods: f.methods.map((m) => ({ ...m, scores: (m.fixed ? fixedScores : own)[m.at] })),
-    flow: f.methods.findIndex((m) => m.name === "flow"),
   };
 }
 
@@ -68,7 +67,7 @@ function kindOf(h, i, k) {
   return D.levels[h][0] === "cross" ? "cross" : "flow";
 }
 
-/** Scores of the target by one method, or null where it has none for this target. */
+/** Scores of the output by one method, or null where it has none for this output. */
 function scoresOf(t, m, units) {
   const { scores, fixed } = F.methods[m];
   const width = units.names.length;
@@ -101,7 +100,7 @@ function bestInput(t) {
 }
 
 const S = {
-  target: 0, sink: 0, special: true, words: false, share: 0.95, cut: 0, capacity: true,
+  output: 0, sink: 0, special: true, words: false, share: 0.95, cut: 0, capacity: true,
   low: 0, high: Math.max(...D.towers.map((tower) => Math.max(...tower.rise))), method: F.flow, playing: null, fusion: 0,
 };
 

@@ -26,7 +26,7 @@ function roomForGraph() {
 
 /** The columns of the graph: the chosen output keeps its own, also where special tokens are hidden. */
 function graphColumns() {
-  const own = D.firstRow + F.targets[S.target][1];
+  const own = D.firstRow + F.outputs[S.output][1];
   const out = [];
   for (let j = 0; j < n; j++) if (S.special || !D.special[j] || j === own) out.push(j);
   return out;
@@ -97,7 +97,7 @@ function drawGraph() {
   G = layout();
   const svg = byId("graph");
   svg.replaceChildren();
-  const pair = F.pairsOf[S.target].get(S.sink);
+  const pair = F.pairsOf[S.output].get(S.sink);
   const run = flowShown(pair);
   drawLevels(svg);
   drawEdges(svg, run);
@@ -179,11 +179,11 @@ function drawEdges(svg, run) {
   }
 }
 
-/** The pipes of the network below the target: those in use, and in a small network all others. */
+/** The pipes of the network below the output: those in use, and in a small network all others. */
 function capacitiesShown(run) {
   const used = new Set(run.edges.map((e) => e.id));
-  const top = D.tops[F.targets[S.target][0]];
-  const row = D.firstRow + F.targets[S.target][1];
+  const top = D.tops[F.outputs[S.output][0]];
+  const row = D.firstRow + F.outputs[S.output][1];
   const out = run.edges.slice();
   if (!F.whole) return out;
   for (let id = 0; id < F.edgeIndex.length; id++) {
@@ -221,26 +221,26 @@ function drawNodes(svg, run) {
       const at = point(h, j);
       // A level that only hands a tower on is drawn once.
       if (!at || (h && G.rise(h, j) === G.rise(h - 1, j))) continue;
-      const t = layer < 0 ? undefined : F.targetAt.get(`${layer},${j - D.firstRow}`);
+      const t = layer < 0 ? undefined : F.outputAt.get(`${layer},${j - D.firstRow}`);
       drawNode(t === undefined ? dots : cells, at, radius, t, busy.has(`${h},${j}`), h === 0 && j === S.sink);
     }
   }
 }
 
 function drawNode(parent, [x, y], radius, t, busy, isSink) {
-  const chosen = t === S.target;
-  const cls = `node${busy ? " on" : ""}${chosen ? " target" : ""}${t === undefined && !busy ? " off" : ""}`;
+  const chosen = t === S.output;
+  const cls = `node${busy ? " on" : ""}${chosen ? " chosen" : ""}${t === undefined && !busy ? " off" : ""}`;
   const node = draw(parent, "g", { class: cls });
   draw(node, "circle", { cx: x, cy: y, r: t === undefined && !busy ? radius / 2 : radius });
   if (chosen) draw(node, "circle", { class: "ring", cx: x, cy: y, r: radius + 3.5 });
   if (isSink) draw(node, "rect", { class: "ring", x: x - radius - 3, y: y - radius - 3, width: 2 * radius + 6, height: 2 * radius + 6 });
   if (t === undefined) return;
-  const [layer, row] = F.targets[t];
+  const [layer, row] = F.outputs[t];
   node.setAttribute("role", "gridcell");
   node.setAttribute("tabindex", chosen ? 0 : -1);
   node.setAttribute("aria-selected", chosen);
   node.setAttribute("aria-label", `output ${D.queries[row]}, position ${row}, layer ${D.layers[layer]}`);
-  node.dataset.target = t;
+  node.dataset.output = t;
   node.addEventListener("click", () => chooseTarget(t, true));
   node.addEventListener("pointermove", (event) => showTip(event, `output ${D.queries[row]} at layer ${D.layers[layer]}`));
 }

@@ -12,7 +12,7 @@ function redraw(focus = null) {
 }
 
 function chooseTarget(t, focus = false) {
-  S.target = t;
+  S.output = t;
   S.sink = bestInput(t);
   hideTip();
   redraw(focus ? "[role=gridcell][aria-selected=true]" : null);
@@ -25,11 +25,11 @@ function chooseInput(j, focus = false) {
 }
 
 function drawWords(pair, run) {
-  const [layer, row] = F.targets[S.target];
+  const [layer, row] = F.outputs[S.output];
   const state = byId("state");
   const heads = D.fusions.length > 1 ? ` (${F.name.startsWith("head") ? "" : "heads: "}${F.name})` : "";
   state.replaceChildren("Output ", name(D.queries[row]), ` at layer ${D.layers[layer]} draws on input `, name(D.tokens[S.sink]), `${heads}: flow `);
-  const value = pair ? pair.value : scoresOf(S.target, F.flow, PER_TOKEN)[S.sink];
+  const value = pair ? pair.value : scoresOf(S.output, F.flow, PER_TOKEN)[S.sink];
   state.append(make("strong", { id: "value" }, fixed(value)));
   if (pair) {
     const cut = pair.cuts[S.cut].length;
@@ -52,7 +52,7 @@ function badges(pair) {
   if (pair?.bound === "between") add("the bottleneck lies between input and output");
   if (pair && !pair.one) add("the bottleneck is not unique: two cuts have this value");
   if (D.special.some(Boolean)) {
-    const shares = F.methods.map((m, i) => `${labelOf(m.name)} ${percent(F.shares[S.target][i])}`);
+    const shares = F.methods.map((m, i) => `${labelOf(m.name)} ${percent(F.shares[S.output][i])}`);
     add(`special tokens${S.special ? "" : " (hidden)"} hold: ${shares.join(", ")}`);
   }
   return out;
@@ -64,14 +64,14 @@ function option(select, value, text) {
 
 /** Fill the lists anew: which outputs, inputs and levels there are depends on the choices. */
 function syncControls(pair) {
-  const [layer, row] = F.targets[S.target];
+  const [layer, row] = F.outputs[S.output];
   const [layers, positions, inputs] = ["layer", "position", "input"].map(byId);
   for (const select of [layers, positions, inputs]) select.replaceChildren();
   D.layers.forEach((number, l) => {
-    if (F.targets.some(([a]) => a === l)) option(layers, l, number);
+    if (F.outputs.some(([a]) => a === l)) option(layers, l, number);
   });
   D.queries.forEach((name, p) => {
-    if (F.targetAt.has(`${layer},${p}`)) option(positions, p, `${p}  ${name}`);
+    if (F.outputAt.has(`${layer},${p}`)) option(positions, p, `${p}  ${name}`);
   });
   for (const j of shownColumns()) option(inputs, j, `${j}  ${D.tokens[j]}`);
   layers.value = layer;
@@ -102,8 +102,8 @@ function on(id, type, act) {
 }
 
 function connect() {
-  on("layer", "change", (e) => moveTo(Number(e.value), F.targets[S.target][1]));
-  on("position", "change", (e) => moveTo(F.targets[S.target][0], Number(e.value)));
+  on("layer", "change", (e) => moveTo(Number(e.value), F.outputs[S.output][1]));
+  on("position", "change", (e) => moveTo(F.outputs[S.output][0], Number(e.value)));
   on("input", "change", (e) => { S.sink = Number(e.value); });
   on("fusion", "change", (e) => chooseFusion(Number(e.value)));
   on("share", "input", (e) => { S.share = e.value / 100; });
@@ -113,7 +113,7 @@ function connect() {
   on("method", "change", (e) => { S.method = Number(e.value); });
   on("special", "change", (e) => {
     S.special = e.checked;
-    if (!S.special && D.special[S.sink]) S.sink = bestInput(S.target);
+    if (!S.special && D.special[S.sink]) S.sink = bestInput(S.output);
   });
   on("low", "change", (e) => { S.low = Math.min(Number(e.value), S.high - 1); e.value = S.low; });
   on("high", "change", (e) => { S.high = Math.max(Number(e.value), S.low + 1); e.value = S.high; });
@@ -130,25 +130,25 @@ function connect() {
 
 /** Other heads: the same output and input, where the page has them for these heads. */
 function chooseFusion(index) {
-  const [layer, row] = F.targets[S.target];
+  const [layer, row] = F.outputs[S.output];
   const [sink, method] = [S.sink, F.methods[S.method].name];
   S.fusion = index;
   useFusion(index);
-  S.target = 0;
+  S.output = 0;
   moveTo(layer, row);
   S.sink = sink;
   S.method = Math.max(0, F.methods.findIndex((m) => m.name === method));
 }
 
-/** The target at (layer, position), or the nearest layer at which this position is one. */
+/** The output at (layer, position), or the nearest layer at which this position is one. */
 function moveTo(layer, row) {
-  let best = S.target;
+  let best = S.output;
   let least = Infinity;
-  F.targets.forEach(([l, r], t) => {
+  F.outputs.forEach(([l, r], t) => {
     const away = Math.abs(l - layer) * 1000 + Math.abs(r - row);
     if (away < least) [best, least] = [t, away];
   });
-  S.target = best;
+  S.output = best;
   S.sink = bestInput(best);
 }
 
@@ -171,12 +171,12 @@ function keys(event) {
   step(...move);
 }
 
-/** From one target to the next in a direction, over positions that are none. */
+/** From one output to the next in a direction, over positions that are none. */
 function step(up, right) {
-  let [layer, row] = F.targets[S.target];
+  let [layer, row] = F.outputs[S.output];
   while (layer >= 0 && layer < D.layers.length && row >= 0 && row < D.queries.length) {
     [layer, row] = [layer + up, row + right];
-    const t = F.targetAt.get(`${layer},${row}`);
+    const t = F.outputAt.get(`${layer},${row}`);
     if (t !== undefined && G.x.has(row + D.firstRow)) return chooseTarget(t, true);
   }
 }
@@ -196,8 +196,8 @@ function togglePlay() {
     clearInterval(S.playing);
     S.playing = null;
   } else {
-    const row = F.targets[S.target][1];
-    const steps = D.layers.map((_, l) => F.targetAt.get(`${l},${row}`)).filter((t) => t !== undefined);
+    const row = F.outputs[S.output][1];
+    const steps = D.layers.map((_, l) => F.outputAt.get(`${l},${row}`)).filter((t) => t !== undefined);
     chooseTarget(steps.shift());
     S.playing = setInterval(() => (steps.length ? chooseTarget(steps.shift()) : togglePlay()), 900);
   }

@@ -2,9 +2,16 @@
 
 const BAR = 44;
 const LABELS = { blankout: "blank-out" };
-const COLOURS = { raw: "var(--raw)", rollout: "var(--rollout)", flow: "var(--flow)" };
+const COLOURS = ["var(--first)", "var(--second)", "var(--third)", "var(--fourth)"];
 
-const colourOf = (name) => COLOURS[name] || "var(--other)";
+/** The flow has the colour of the graph, methods that score the inputs as such have one, the others one each. */
+function colourOf(name) {
+  const at = F.methods.findIndex((m) => m.name === name);
+  if (at === F.flow) return "var(--flow)";
+  if (at < 0 || F.methods[at].fixed) return "var(--other)";
+  return COLOURS[F.methods.slice(0, at).filter((m, i) => i !== F.flow && !m.fixed).length % COLOURS.length];
+}
+
 const labelOf = (name) => LABELS[name] || name;
 
 function unitsShown(u) {
@@ -29,7 +36,7 @@ function drawBars(svg) {
 }
 
 function drawBarRow(group, u, shown, method, m, y) {
-  const scores = scoresOf(S.target, m, u);
+  const scores = scoresOf(S.output, m, u);
   const base = method.signed ? y + BAR / 2 : y + BAR;
   draw(group, "line", { class: "rule", x1: G.left, x2: G.end, y1: base, y2: base });
   draw(group, "text", { x: G.left - 8, y: y + BAR / 2 + 2, "text-anchor": "end" }, labelOf(method.name));
@@ -77,7 +84,7 @@ function drawCurves() {
     draw(svg, "line", { class: "rule", x1: x(value), x2: x(value), y1: TOP, y2: G.bottom });
     draw(svg, "text", { class: "soft rank", x: x(value), y: G.bottom + 14, "text-anchor": "middle" }, String(value).replace("-", "−"));
   }
-  const current = y(D.layers[F.targets[S.target][0]]);
+  const current = y(D.layers[F.outputs[S.output][0]]);
   if (current !== null) draw(svg, "line", { class: "cut-tick", x1: left, x2: left + width, y1: current, y2: current, "stroke-opacity": 0.3 });
   draw(svg, "text", { class: "tower", x: left, y: TOP - 17 }, "rank correlation by layer");
   F.curves.forEach((curve) => drawCurve(svg, curve, x, y));
@@ -135,7 +142,7 @@ function drawText() {
   const shown = unitsShown(u);
   const box = byId("text");
   box.replaceChildren();
-  const scores = scoresOf(S.target, S.method, u);
+  const scores = scoresOf(S.output, S.method, u);
   const top = scores ? highest(scores, shown) : 1;
   for (const g of shown) {
     const score = scores && !Number.isNaN(scores[g]) ? scores[g] : 0;
@@ -163,7 +170,7 @@ function drawMaps() {
   const maps = byId("maps");
   maps.replaceChildren();
   F.methods.forEach((method, m) => {
-    const scores = scoresOf(S.target, m, PER_TOKEN);
+    const scores = scoresOf(S.output, m, PER_TOKEN);
     if (scores) drawMap(maps, method, scores);
   });
 }
@@ -173,7 +180,7 @@ function drawMap(maps, method, scores) {
   const figure = make("figure");
   const size = 224 / Math.max(width, height);
   const [w, h] = [width * size, height * size];
-  const svg = draw(figure, "svg", { width: w, height: h, role: "img", "aria-label": `${labelOf(method.name)} on the picture` });
+  const svg = draw(figure, "svg", { width: w, height: h, role: "img", "aria-label": `${labelOf(method.name)} on the image` });
   draw(svg, "image", { href: `data:image/png;base64,${data}`, width: w, height: h, preserveAspectRatio: "none" });
   const top = highest(scores, patches);
   const [cw, ch] = [w / grid[1], h / grid[0]];
@@ -196,7 +203,7 @@ function drawTable() {
   table.replaceChildren(make("caption", { class: "unseen" }, "Scores and ranks of all inputs for the chosen output"));
   const head = table.createTHead().insertRow();
   for (const name of ["", "input", ...F.methods.map((m) => labelOf(m.name))]) head.append(make("th", { scope: "col" }, name));
-  const columns = F.methods.map((_, m) => scoresOf(S.target, m, u));
+  const columns = F.methods.map((_, m) => scoresOf(S.output, m, u));
   const ranks = columns.map((scores) => scores && ranksOf(scores, shown));
   const body = table.createTBody();
   for (const g of shown) {

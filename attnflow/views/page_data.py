@@ -1,4 +1,4 @@
-"""A picture as the data of a page: numbers packed, all of it compressed, nothing in it that could end a script."""
+"""A flow graph as the data of a page: numbers packed, all of it compressed, nothing in it that could end a script."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.flowgraph import METHODS, PairFlow, Picture, Target
-from attnflow.views.names import show
+from attnflow.flowgraph.records import FLOW, FlowGraph, Output, PairFlow
+from attnflow.views.names import show, show_line
 
 # Pipes that carry nothing are drawn in small networks only: in a large one the widest are the residual ones, a picket
 # fence that says nothing.
@@ -36,82 +36,82 @@ def packed(array: npt.NDArray[Any], kind: str) -> str:
     return base64.b64encode(np.ascontiguousarray(array).astype(kind).tobytes()).decode()
 
 
-def page_data(picture: Picture, words: bool = False, special: bool = True) -> dict[str, Any]:
-    """All that the page's script reads; ``words`` and ``special`` say how its switches stand at first."""
+def page_data(graph: FlowGraph) -> dict[str, Any]:
+    """All that the page's script reads."""
     from attnflow import __version__
 
-    net = picture.net
-    fixed = _fixed(picture)
+    net = graph.net
+    fixed = _fixed(graph)
     return {
         "version": __version__,
         "size": net.size,
-        "tokens": _names(picture, net.tokens),
+        "tokens": _names(graph, net.tokens),
         "special": [int(s) for s in net.tokens.special],
-        "words": _words(picture),
-        "queries": _names(picture, net.queries),
+        "words": _words(graph),
+        "queries": _names(graph, net.queries),
         "firstRow": net.rows[0],
         "layers": list(net.layers),
         "tops": list(net.tops),
-        "levels": [[level.tower, level.layer] for level in picture.levels],
-        "towers": _towers(picture),
-        "fixed": [_both(picture.targets[:1], name) for name in fixed],
-        "fusions": [_fusion(p, fixed) for p in (picture, *picture.fusions)],
-        "start": {"words": words, "special": special},
-        "image": _image(picture),
+        "levels": [[level.tower, level.layer] for level in graph.levels],
+        "towers": _towers(graph),
+        "fixed": [_both(graph.outputs[:1], name) for name in fixed],
+        "fusions": [_fusion(g, fixed) for g in (graph, *graph.fusions)],
+        "start": {"words": graph.as_words, "special": graph.with_special},
+        "image": _image(graph),
     }
 
 
-def about_lines(picture: Picture) -> list[str]:
+def about_lines(graph: FlowGraph) -> list[str]:
     """What a reader must know of one fusion: notes, settings, and what was left out."""
-    lines = [*picture.notes, *(f"{name}: {line}" for name, line in picture.methods.items() if line)]
-    if not picture.complete:
-        possible = len(picture.net.layers) * len(picture.net.rows)
-        outputs = f"{len(picture.targets):,} of {possible:,}" if len(picture.targets) < possible else "all"
+    lines = [*graph.notes, *(f"{name}: {line}" for name, line in graph.methods.items() if line)]
+    if not graph.complete:
+        possible = len(graph.net.layers) * len(graph.net.rows)
+        outputs = f"{len(graph.outputs):,} of {possible:,}" if len(graph.outputs) < possible else "all"
         lines.append(
             f"To keep the page small it has {outputs} outputs, with all their scores, and the edges of "
-            f"{len(picture.pairs):,} of {possible * picture.net.size:,} flows; of these the strongest edges, with the "
+            f"{len(graph.pairs):,} of {possible * graph.net.size:,} flows; of these the strongest edges, with the "
             f"share of the flow that is said above."
         )
     return [show_line(line) for line in lines]
 
 
-def _fusion(picture: Picture, fixed: Sequence[str]) -> dict[str, Any]:
+def _fusion(graph: FlowGraph, fixed: Sequence[str]) -> dict[str, Any]:
     """What depends on how the heads were brought down."""
-    index, capacity = _table(picture)
+    index, capacity = _table(graph)
     at = {int(e): i for i, e in enumerate(index)}
-    own = [name for name in picture.methods if name not in fixed]
+    own = [name for name in graph.methods if name not in fixed]
     return {
-        "name": picture.heads,
+        "name": graph.heads,
         "edgeIndex": packed(index, "<u4"),
         "edgeCapacity": packed(np.rint(capacity * _FULL), "<u2"),
-        "whole": int((picture.capacities > 0).sum()) <= PIPES,
-        "residual": packed(picture.residual, "<f4"),
-        "methods": _methods(picture, fixed),
-        "targets": [[picture.net.layers.index(t.layer), t.row] for t in picture.targets],
-        "scores": [_both(picture.targets, name) for name in own],
-        "shares": [[round(t.special.get(name, 0.0), 4) for name in picture.methods] for t in picture.targets],
-        **_flows(picture, at),
+        "whole": int((graph.capacities > 0).sum()) <= PIPES,
+        "residual": packed(graph.residual, "<f4"),
+        "methods": _methods(graph, fixed),
+        "flow": list(graph.methods).index(FLOW),
+        "outputs": [[graph.net.layers.index(t.layer), t.row] for t in graph.outputs],
+        "scores": [_both(graph.outputs, name) for name in own],
+        "shares": [[round(t.special.get(name, 0.0), 4) for name in graph.methods] for t in graph.outputs],
+        **_flows(graph, at),
         "curves": [
             [c.method, c.reference, c.kind, list(c.layers), [None if np.isnan(v) else round(v, 4) for v in c.values]]
-            for c in picture.curves
+            for c in graph.curves
         ],
-        "about": about_lines(picture),
+        "about": about_lines(graph),
     }
 
 
-def _fixed(picture: Picture) -> list[str]:
-    """Methods that score the inputs as such: the same for every target and every fusion, kept once."""
-    first = picture.targets[0].scores
+def _fixed(graph: FlowGraph) -> list[str]:
+    """Methods that score the inputs as such: the same for every output and every fusion, kept once."""
+    first = graph.outputs[0].scores
     return [
-        name for name in picture.methods
-        if name not in METHODS and name in first and all(name in p.methods for p in picture.fusions)
-        and all(name in t.scores and np.array_equal(t.scores[name], first[name], True) for t in picture.targets)
+        name for name in graph.methods
+        if name in graph.of_inputs and name in first and all(name in other.of_inputs for other in graph.fusions)
     ]  # fmt: skip
 
 
-def _both(targets: Sequence[Target], name: str) -> list[str]:
-    """The scores of one method ``[targets, inputs]``, NaN where there are none; a second time for words, if any."""
-    tokens, words = _rows([t.scores for t in targets], name), _rows([t.words for t in targets], name)
+def _both(outputs: Sequence[Output], name: str) -> list[str]:
+    """The scores of one method ``[outputs, inputs]``, NaN where there are none; a second time for words, if any."""
+    tokens, words = _rows([t.scores for t in outputs], name), _rows([t.words for t in outputs], name)
     return [tokens] if tokens == words else [tokens, words]
 
 
@@ -120,23 +120,18 @@ def _rows(scores: Sequence[Mapping[str, Any]], name: str) -> str:
     return packed(np.stack([s[name] if name in s else np.full(width, np.nan) for s in scores]), "<f4")
 
 
-def _names(picture: Picture, tokens: Sequence[str]) -> list[str]:
-    """Names as they are shown; on a picture every other one would start with "patch"."""
+def _names(graph: FlowGraph, tokens: Sequence[str]) -> list[str]:
+    """Names as they are shown; on an image every other one would start with "patch"."""
     shown = [show(t) for t in tokens]
-    return shown if picture.image is None else [name.removeprefix("patch·") for name in shown]
+    return shown if graph.image is None else [name.removeprefix("patch·") for name in shown]
 
 
-def show_line(text: str) -> str:
-    """A note with control and direction characters made visible, its spaces left as they are."""
-    return " ".join(show(part) for part in text.split())
-
-
-def _table(picture: Picture) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+def _table(graph: FlowGraph) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Edges of the page, highest capacity first: those that flows use or cut, in a small network all."""
-    n = picture.net.size
-    flat = picture.capacities.ravel()
+    n = graph.net.size
+    flat = graph.capacities.ravel()
     every = np.flatnonzero(flat > 0)
-    used = {e for pair in picture.pairs.values() for e in _used(pair, n)}
+    used = {e for pair in graph.pairs.values() for e in _used(pair, n)}
     chosen = every if len(every) <= PIPES else np.array(sorted(used), np.int64)
     chosen = chosen[np.argsort(-flat[chosen], kind="stable")]
     return chosen, flat[chosen]
@@ -147,8 +142,8 @@ def _used(pair: PairFlow, n: int) -> list[int]:
     return [(h * n + i) * n + k for h, i, k in [*pair.edges.tolist(), *cuts]]
 
 
-def _flows(picture: Picture, at: dict[int, int]) -> dict[str, Any]:
-    n = picture.net.size
+def _flows(graph: FlowGraph, at: dict[int, int]) -> dict[str, Any]:
+    n = graph.net.size
 
     def ids(edges: Sequence[Sequence[int]]) -> list[int]:
         return [at[(h * n + i) * n + k] for h, i, k in edges]
@@ -156,7 +151,7 @@ def _flows(picture: Picture, at: dict[int, int]) -> dict[str, Any]:
     pairs: list[list[Any]] = []
     edges: list[int] = []
     flows: list[int] = []
-    for (t, sink), pair in picture.pairs.items():
+    for (t, sink), pair in graph.pairs.items():
         near, far = (ids(pair.cuts[side]) for side in ("source", "sink"))
         pairs.append(
             [t, sink, round(pair.value, 9), pair.count, round(pair.share, 4), pair.bound, len(edges), len(pair.flow),
@@ -172,11 +167,11 @@ def _flows(picture: Picture, at: dict[int, int]) -> dict[str, Any]:
     }
 
 
-def _methods(picture: Picture, fixed: Sequence[str]) -> list[dict[str, Any]]:
+def _methods(graph: FlowGraph, fixed: Sequence[str]) -> list[dict[str, Any]]:
     out = []
     own = 0
-    for name in picture.methods:
-        rows = [t.scores[name] for t in picture.targets if name in t.scores]
+    for name in graph.methods:
+        rows = [t.scores[name] for t in graph.outputs if name in t.scores]
         signed = any(float(np.nanmin(r)) < 0 for r in rows)
         at = fixed.index(name) if name in fixed else own
         out.append({"name": name, "signed": signed, "fixed": name in fixed, "at": at})
@@ -184,8 +179,8 @@ def _methods(picture: Picture, fixed: Sequence[str]) -> list[dict[str, Any]]:
     return out
 
 
-def _words(picture: Picture) -> dict[str, Any] | None:
-    group = picture.words
+def _words(graph: FlowGraph) -> dict[str, Any] | None:
+    group = graph.words
     if all(len(m) == 1 for m in group.members):
         return None
     return {
@@ -195,35 +190,35 @@ def _words(picture: Picture) -> dict[str, Any] | None:
     }
 
 
-def _towers(picture: Picture) -> list[dict[str, Any]]:
+def _towers(graph: FlowGraph) -> list[dict[str, Any]]:
     """For each tower its nodes and the height at which a node of level *h* is drawn.
 
     Levels that only hand a tower's positions on are drawn as one: the encoder stays at its top while the decoder
     works, and the decoder's inputs wait at its foot.
     """
-    heights = range(len(picture.levels) + 1)
-    encoder = sum(level.tower == "encoder" for level in picture.levels)
-    first = picture.net.rows[0]
+    heights = range(len(graph.levels) + 1)
+    encoder = sum(level.tower == "encoder" for level in graph.levels)
+    first = graph.net.rows[0]
     if not encoder:
-        return [{"name": "", "first": 0, "count": picture.net.size, "rise": list(heights)}]
+        return [{"name": "", "first": 0, "count": graph.net.size, "rise": list(heights)}]
     return [
         {"name": "encoder", "first": 0, "count": first, "rise": [min(h, encoder) for h in heights]},
-        {"name": "decoder", "first": first, "count": picture.net.size - first,
+        {"name": "decoder", "first": first, "count": graph.net.size - first,
          "rise": [max(h - encoder, 0) for h in heights]},
     ]  # fmt: skip
 
 
-def _image(picture: Picture) -> dict[str, Any] | None:
-    if picture.image is None:
+def _image(graph: FlowGraph) -> dict[str, Any] | None:
+    if graph.image is None:
         return None
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(picture.image).save(buffer, format="PNG")
+    Image.fromarray(graph.image).save(buffer, format="PNG")
     return {
         "data": base64.b64encode(buffer.getvalue()).decode(),
-        "width": picture.image.shape[1],
-        "height": picture.image.shape[0],
-        "grid": list(picture.grid),
-        "patches": list(picture.patches),
+        "width": graph.image.shape[1],
+        "height": graph.image.shape[0],
+        "grid": list(graph.grid),
+        "patches": list(graph.patches),
     }
