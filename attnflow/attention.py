@@ -34,7 +34,7 @@ SINK = "⟨sink⟩"
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The attention of one tower of a model: one matrix a layer.
+    """The attention of one tower of a model: one matrix per layer.
 
     Attributes:
         weights: for each layer ``[queries, keys]``, or ``[heads, queries, keys]`` where all heads were kept.
@@ -82,7 +82,7 @@ class Block:
         return bool(self.keys) and self.keys[-1] == SINK
 
     def reduced(self, heads: str | int | Sequence[int] = "mean", rows: bool = True) -> Block:
-        """The same block with its heads brought down to one matrix a layer; ``rows`` as in :func:`reduce_heads`."""
+        """The same block with its heads brought down to one matrix per layer; ``rows`` as in :func:`reduce_heads`."""
         if all(w.ndim == 2 for w in self.weights):
             return self
         return replace(self, weights=tuple(reduce_heads(w, heads, rows) for w in self.weights), gradients=None)
@@ -95,7 +95,7 @@ class Attention:
     Attributes:
         blocks: by name. Encoders and decoders have one, ``"self"``; encoder-decoder models have
             ``"encoder"``, ``"decoder"`` and ``"cross"`` (rows: decoder positions, columns: encoder positions);
-            multimodal models have one a tower, by its name.
+            multimodal models have one per tower, by its name.
         heads: how the heads were brought down to one matrix, or ``"all"``.
         route: how the weights were obtained: ``"interface"``, ``"tap"``, ``"output_attentions"`` or ``"given"``.
         model: name or class of the model.
@@ -145,7 +145,7 @@ class Attention:
         edges: str = "attention",
         **record: Any,
     ) -> Attention:
-        """From ready weights of one example: an array ``[L, n, n]`` or ``[L, H, n, n]``, or one array a layer.
+        """From ready weights of one example: an array ``[L, n, n]`` or ``[L, H, n, n]``, or one array per layer.
 
         ``heads`` says how ``[L, H, n, n]`` is brought down ("all" keeps them). ``sinks`` says what to do where
         rows sum to less than one: "error", "keep" (a column for the rest) or "renormalise". ``edges`` says what the

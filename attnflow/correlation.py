@@ -25,20 +25,20 @@ Vector = npt.NDArray[np.float64]
 
 # Scores that differ by less than this share of the largest one are rounding, not a ranking.
 _ROUNDING = 1e-12
-# Up to so many positions, looking at all pairs is quicker than sorting.
+# Up to this many positions, looking at all pairs is quicker than sorting.
 _ALL_PAIRS = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Correlation:
-    """One coefficient for each layer.
+    """One coefficient per layer.
 
     Attributes:
         values: ``[layers]``; NaN where a scoring was constant, or fewer than two positions were left.
         layers: the layer numbers of the first scoring.
         method: "spearman", "kendall", …
         n: how many positions were compared.
-        ties: ``[layers]``, the share of pairs of positions that the first scoring does not tell apart.
+        ties: ``[layers]``, the share of pairs of positions to which the first scoring gives equal scores.
         reference_ties: the same for the second scoring.
     """
 
@@ -77,7 +77,7 @@ def correlate(
     """The correlation of each layer of ``scores`` with ``reference``.
 
     A position for which either side has NaN is left out: blank-out by deletion has no score for the position that
-    it explains, and pixels say nothing of a [CLS] token. An infinite score is an error.
+    it explains, and pixels say nothing about a [CLS] token. An infinite score is an error.
 
     Args:
         scores: a :class:`Relevance` ``[layers, keys]`` (rows = layers, columns = input positions), or
@@ -89,7 +89,7 @@ def correlate(
             the code published with Abnar & Zuidema (2020), wrong wherever scores are equal, and here only to explain
             figures that were computed with it.
         special_tokens: False leaves out [CLS], </s> and their like (both sides must then know their tokens).
-        layer: one layer of ``scores`` by its true number; None for all.
+        layer: one layer of ``scores`` by the model's own number; None for all.
         position: one output position of ``scores``.
         k: for "top_k_kendall".
 
@@ -202,7 +202,7 @@ def _spearman(rows: Vector, ref: Vector, k: int) -> Any:
 
 
 def _pearson(rows: Vector, ref: Vector, k: int) -> Any:
-    # One product for all layers: scipy's pearsonr takes a millisecond a pair, most of it for the p-value.
+    # One product for all layers: scipy's pearsonr takes a millisecond per pair, most of it for the p-value.
     x, y = rows - rows.mean(1, keepdims=True), ref - ref.mean()
     x, y = x / np.abs(x).max(1, keepdims=True), y / np.abs(y).max()
     return np.clip(x @ y / np.sqrt((x * x).sum(1) * (y @ y)), -1, 1)
@@ -214,7 +214,7 @@ def _kendall(rows: Vector, ref: Vector, k: int) -> Any:
 
         # Only its p-value, which is not used, depends on the way; the exact one is slow.
         return [_quietly(kendalltau, row, ref, method="asymptotic") for row in rows]
-    # All layers at once, pair by pair: scipy's half a millisecond a row was the third largest cost of a comparison.
+    # All layers at once, pair by pair: scipy's half a millisecond per row was the third largest cost of a comparison.
     i, j = np.triu_indices(len(ref), 1)
     signs, own = np.sign(rows[:, i] - rows[:, j]), np.sign(ref[i] - ref[j])
     return signs @ own / np.sqrt((signs * signs).sum(1) * (own @ own))

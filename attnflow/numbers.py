@@ -1,4 +1,4 @@
-"""Numbers as users have them: Python's, numpy's, a tensor's. Here they become Python's own, or an error.
+"""Numbers as users have them: Python's, numpy's, a tensor's. This module turns them into Python's own, or raises.
 
 A value of the wrong type is a ``TypeError``; one that cannot be right is an :class:`AttnFlowError`.
 """

@@ -1,4 +1,4 @@
-"""A comparison on many machines, by Ray Data: an actor for each worker loads the model once.
+"""A comparison on many machines, by Ray Data: each worker has an actor that loads the model once.
 
 Workers send back whole examples and the one process that started the run writes them, so that nothing need be
 shared but the cluster. A worker that dies is started again and its examples are done again: only finished ones
@@ -128,8 +128,8 @@ class Actor:
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """Rows in, one table of whole examples out, as bytes: so its metadata survive.
 
-        An error of the user's making is sent as text beside what was made before it: as an exception it
-        would arrive wrapped beyond recognition.
+        An error that the user caused is sent as text, together with the records made before it: as an exception
+        it would arrive wrapped beyond recognition.
         """
         made: list[dict[str, Any]] = []
         failure = ""
@@ -152,7 +152,7 @@ def _to_bytes(table: pa.Table) -> bytes:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray's own progress bars off: the run has one."""
+    """Switch Ray's own progress bars off: the run has one."""
     from ray.data import DataContext
 
     context = DataContext.get_current()

@@ -17,7 +17,7 @@ from attnflow.inputs.datasets import Data, Row, open_data
 from attnflow.scoring.registry import Spec, names
 
 ENGINES = ("local", "ray")
-# A part is written after so many examples or seconds, whichever comes first: a killed run does at most these again.
+# A part is written after this many examples or seconds, whichever comes first: a killed run repeats at most these.
 PART_EXAMPLES, PART_SECONDS = 64, 5.0
 
 
@@ -67,7 +67,7 @@ def compare(
             ``methods``.
         correlation: one or several of "spearman", "kendall", "weighted_kendall", "top_k_kendall", "pearson" and the
             legacy "spearman_dense"; see :func:`attnflow.correlate`.
-        layers: only these, by true number (negatives from the top); None for all.
+        layers: only these, by the model's own numbers (negative ones count from the top); None for all.
         position: the output position that is explained and whose attention is read; by default the mask, the last
             position of a causal model, or [CLS].
         special_tokens: True with, False without [CLS] and its like; None records both.
@@ -75,14 +75,14 @@ def compare(
         k: for "top_k_kendall".
         text_column, target_column, split, streaming, limit: which data; see :func:`attnflow.inputs.datasets.open_data`.
             The target is the class or token that is explained; without one, what the model predicts.
-        max_length: cut longer texts to so many tokens; without it they are an error.
-        batch_size: at most so many variants of an example in one forward pass.
+        max_length: cut texts to this many tokens; without it, a text that is too long is an error.
+        batch_size: the largest number of variants of an example per forward pass.
         on_error: "raise", or "skip" to note examples that cannot be scored in ``failed``.
         out: a folder for the records, written as they are made. A run killed at any moment goes on with
             ``resume=True``, which refuses to mix settings.
-        show_progress: a bar with rate and remaining time.
+        show_progress: show a bar with rate and remaining time.
         engine: "local", or "ray" for many machines (``pip install "attnflow[ray]"``), with the same records.
-        workers: how many with Ray; by default one for each two processors.
+        workers: the number of workers with Ray; by default one for every two processors.
         bootstrap, seed: resamples for the confidence intervals.
 
     >>> from attnflow import demo

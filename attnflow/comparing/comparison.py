@@ -34,7 +34,7 @@ class Comparison:
         settings: everything that was chosen.
         costs: seconds by part: "capture", each method, each reference, "correlate".
         bootstrap: how many resamples of the examples the confidence intervals are from.
-        seed: of these resamples.
+        seed: the seed of these resamples.
 
     >>> import pyarrow as pa
     >>> rows = [{"example": i, "method": "raw", "reference": "gradient", "correlation": "spearman", "special": False,
@@ -81,7 +81,7 @@ class Comparison:
 
         ``mean`` and ``std`` are over examples; ``low`` and ``high`` the 95 % bootstrap interval of the mean; ``n`` the
         examples that it is from; ``nan`` those left out because a scoring was constant; ``ties`` the mean share of
-        pairs that the method does not tell apart.
+        pairs of inputs to which the method gives equal scores.
         """
         import pandas as pd
 
@@ -155,7 +155,7 @@ class Comparison:
         return ["reference", "method", *(f"layer {i}" for i in layers), "n", "NaN", "ties"], lines
 
     def to_markdown(self, correlation: str | None = None, special: bool | None = None) -> str:
-        """Mean ± standard deviation for each layer; n, NaN (the most over layers) and ties (mean over layers)."""
+        """Mean ± standard deviation per layer; n, NaN (the most over layers) and ties (mean over layers)."""
         head, lines = self._cells(correlation, special, "±")
         return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
 

@@ -31,7 +31,7 @@ class Worker:
         return costs.seconds
 
     def records(self, row: Row) -> list[dict[str, Any]]:
-        """One record for each method, reference, correlation and layer, with and without special tokens."""
+        """One record per method, reference, correlation and layer, with and without special tokens."""
         head = {"example": row.number, "digest": row.digest}
         try:
             return [{**head, **record} for record in self._records(row)]

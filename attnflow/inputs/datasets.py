@@ -122,11 +122,11 @@ def open_data(
     Args:
         dataset: a list of texts (or of ids, or of dicts with columns), a ``datasets.Dataset`` or ``IterableDataset``,
             the name of one on the hub, or a file (.csv, .tsv, .json, .jsonl, .parquet, .txt, also with .gz).
-        text_column: the column with the text; found by itself if it is called "text" or "sentence".
+        text_column: the column with the text; found automatically if it is called "text" or "sentence".
         target_column: the column with the target, for instance the right label.
-        split: for a name, the split to take.
+        split: the split to read, if a name is given.
         streaming: for a name, read while going, for data larger than the disk. A file is always read so.
-        limit: only the first so many.
+        limit: use only this many examples.
 
     >>> [row.text for row in open_data(["the key", "the cabinets"], limit=1)]
     ['the key']

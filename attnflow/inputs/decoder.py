@@ -58,7 +58,7 @@ def decoder_ids(
 
 
 def _mirrored(model: Any, batch: Mapping[str, Any]) -> torch.Tensor | None:
-    """What a classifier such as BART's makes of the input for its decoder; None for models that make nothing of it."""
+    """What a classifier such as BART's gives to its decoder, made from its input; None for other models."""
     if not type(model).__name__.endswith(_READERS):
         return None
     seen: list[Any] = []
@@ -119,7 +119,7 @@ def _greedy(model: Any, batch: Mapping[str, Any], max_new_tokens: int) -> torch.
 
 @contextmanager
 def _still(model: Any) -> Iterator[None]:
-    """Without gradients and dropout; afterwards every module trains that did before."""
+    """Gradients and dropout off; afterwards every module is in the mode that it had before."""
     training = [m for m in model.modules() if m.training]
     try:
         for module in training:

@@ -1,4 +1,4 @@
-"""Where a model turns ids into word embeddings, and how to hand it other ones.
+"""Where a model turns ids into word embeddings, and how to give it other ones.
 
 Gradients are taken with respect to *word* embeddings: positions, segments and the layer norm behind them are the
 model's own business and are applied once, by the model. Handing the output of the whole embedding block to
@@ -6,7 +6,7 @@ model's own business and are applied once, by the model. Handing the output of t
 the DistilBERT of 2020 and is wrong for today's).
 
 The module is *found*, not named: a dry run watches which module is called with exactly the input ids. In T5 or
-BART ``get_input_embeddings()`` is a module that is never called. Three routes, in this order:
+BART ``get_input_embeddings()`` is a module that is never called. There are three routes, tried in this order:
 
 ``"hook"``            the module that was called with the ids; its output is replaced
 ``"get_input_embeddings"``   the same hook on the module that the model names, for models that change ids first

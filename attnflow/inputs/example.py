@@ -74,7 +74,7 @@ class Example:
         return self.goal(None, position if several else None, None)[0]
 
     def lean(self, goal: Goal) -> dict[str, Any]:
-        """The inputs, without logits that nothing reads: those of a whole batch are larger than all else."""
+        """The inputs, asking for no logits that nothing reads: those of a batch are larger than everything else."""
         last = goal.position is not None and goal.position == len(self.queries) - 1
         if goal.kind == "token" and last and "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             return {**self.inputs, "logits_to_keep": 1}
@@ -186,7 +186,7 @@ def one_example(model: nn.Module, tokenizer: Any, text: Any, max_length: int | N
     """The example of one row of data: a text, ids, a dict of tensors or a picture.
 
     Args:
-        max_length: cut a longer text to so many tokens.
+        max_length: cut the text to this many tokens.
     """
     max_length = check_max_length(max_length)
     if isinstance(text, str) and max_length is not None and tokenizer is not None:

@@ -1,4 +1,4 @@
-"""What a model can take: ids that it has embeddings for, and as many tokens as it has positions for."""
+"""What a model accepts: ids that it has embeddings for, and as many tokens as it has positions for."""
 
 from __future__ import annotations
 

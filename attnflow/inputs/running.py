@@ -68,7 +68,7 @@ def renew_locks() -> None:
 
 
 def lock_of(model: nn.Module) -> threading.RLock:
-    """One lock a model: two captures of the same model run after one another."""
+    """One lock per model: two captures of the same model run after one another."""
     with _guard:
         return _locks.setdefault(model, threading.RLock())
 

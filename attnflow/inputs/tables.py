@@ -1,7 +1,7 @@
 """Local data files, read as they are named: no pattern in the name, no look-up in the network, no cache.
 
 A cell of a .csv or .tsv file is text: "NA", "null" and "None" are words. Only a column of labels that are all whole
-numbers is read as numbers. What is damaged, in another encoding or ragged is refused with its place.
+numbers is read as numbers. A file that is damaged, ragged or in another encoding is refused, with the place in it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Table:
     Attributes:
         path: the file.
         kind: its suffix, without that of its compression.
-        column_names: of the first row.
+        column_names: the columns of the first row.
     """
 
     path: Path
