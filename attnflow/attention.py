@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError, WeightsError
+from attnflow.heads import reduce_heads
 from attnflow.numbers import check_finite, heads_of, to_numpy, whole, wholes
+from attnflow.rows import check_sinks, divided, slack_of, with_rest
 from attnflow.tokens import Tokens
 
 Array = npt.NDArray[Any]
@@ -284,37 +286,6 @@ def _loaded_block(name: str, saved: Mapping[str, Any], arrays: Mapping[str, Arra
     )
 
 
-def reduce_heads(weights: Array, heads: str | int | Sequence[int], rows: bool = True) -> Array:
-    """``[H, n, m]`` → ``[n, m]``: mean, max or min over the heads, one head, or the mean of some.
-
-    Maxima and minima do not sum to one, so their rows are divided by their sum; not so with ``rows=False``, for
-    gradient edges, whose rows may have any sum.
-    """
-    if weights.ndim == 2:
-        return weights
-    heads = heads_of(heads)
-    if isinstance(heads, str):
-        if heads == "mean":
-            return np.asarray(weights.mean(0, dtype=_wide(weights)))
-        if heads not in ("max", "min"):
-            raise SelectionError(f"heads={heads!r} is not known. Use 'mean', 'max', 'min', a number or a list.")
-        picked = weights.max(0) if heads == "max" else weights.min(0)
-        if not rows:
-            return np.asarray(picked)
-        total = picked.sum(-1, keepdims=True, dtype=_wide(weights))
-        return np.asarray(np.divide(picked, total, out=np.zeros(picked.shape, total.dtype), where=total > 0))
-    chosen = [heads] if isinstance(heads, int) else list(heads)
-    count = weights.shape[0]
-    wrong = [h for h in chosen if not -count <= h < count]
-    if wrong or not chosen:
-        raise SelectionError(f"heads={heads!r}, but the model has {count} heads: use 0 to {count - 1}.")
-    return np.asarray(weights[chosen].mean(0, dtype=_wide(weights)))
-
-
-def _wide(weights: Array) -> type[np.floating[Any]]:
-    return np.float64 if weights.dtype == np.float64 else np.float32
-
-
 def check_edges(edges: str) -> str:
     """The name of a kind of edges, if it is one."""
     if edges not in EDGES:
@@ -363,18 +334,14 @@ def settle_rows(weights: Array, where: str, sinks: str) -> Array:
         sums = weights.sum(-1, dtype=np.float64)
     if not np.isfinite(sums).all():
         raise WeightsError(f"{where} has a row whose sum is larger than any number: these are no attention weights.")
-    # Half precision keeps eleven bits of each weight, so its row sums are off by up to a few thousandths.
-    slack = 2e-2 if weights.dtype == np.float16 else 2e-3
+    # What was given may have been summed up in half precision before: more slack than for captured weights.
+    slack = 2e-2 if weights.dtype == np.float16 else slack_of(weights.dtype)
     if np.abs(sums - 1).max() <= slack:
         return weights
-    if sinks == "renormalise":
-        wide = weights.astype(np.float64)
-        return np.asarray(np.divide(wide, sums[..., None], out=np.zeros_like(wide), where=sums[..., None] > 0))
+    if check_sinks(sinks) == "renormalise":
+        return np.asarray(divided(weights, sums))
     if sinks == "keep" and sums.max() <= 1 + slack:
-        rest = np.clip(1 - sums, 0, None)[..., None].astype(weights.dtype)
-        return np.concatenate([weights, rest], -1)
-    if sinks not in ("error", "keep"):
-        raise SelectionError(f"sinks={sinks!r} is not known. Use 'error', 'keep' or 'renormalise'.")
+        return np.asarray(with_rest(weights, sums))
     raise WeightsError(
         f"{where} has rows that sum to {sums.min():.3f} … {sums.max():.3f}, and attention rows sum to 1. "
         "Pass sinks='renormalise' to divide by the sums, or (sums below 1 only) sinks='keep' to give the rest "

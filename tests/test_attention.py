@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from attnflow import Attention, files
-from attnflow.attention import SINK, Block, is_causal, reduce_heads
+from attnflow.attention import SINK, Block, is_causal
 from attnflow.errors import SelectionError, ShapeError, WeightsError
+from attnflow.heads import reduce_heads
 from attnflow.tokens import Tokens
 from tests.conftest import random_attention
 

@@ -14,10 +14,10 @@ from attnflow.audit.finding import Finding
 from attnflow.audit.instances import Instance, Progress, Texts, by_class, check_number, open_texts
 from attnflow.audit.intervention import replaced, unseen
 from attnflow.audit.registry import experiment, takes
-from attnflow.capturing.reduce import Heads
 from attnflow.capturing.session import Call
 from attnflow.comparing.scorer import Scored, Scorer, at_layers, correlated
 from attnflow.errors import CaptureError, SelectionError
+from attnflow.heads import Heads
 from attnflow.inputs.running import undisturbed
 from attnflow.scoring.registry import MethodCall, Spec, calls, find, names
 

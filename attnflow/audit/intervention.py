@@ -14,9 +14,9 @@ from attnflow.audit.instances import Instance, check_choice
 from attnflow.capturing.bands import FAMILIES
 from attnflow.capturing.capture import capture
 from attnflow.capturing.notes import model_type
-from attnflow.capturing.reduce import Reduction, check_heads
 from attnflow.capturing.session import Call, Replace
 from attnflow.errors import CaptureError, SelectionError, ShapeError
+from attnflow.heads import head_numbers
 from attnflow.inputs.embedding import run
 from attnflow.select import pick_layer
 from attnflow.tokens import Tokens
@@ -196,9 +196,9 @@ def find_intervention(
     picked = sorted({have[pick_layer(i, have)] for i in _numbers(layers, have)})
     for layer in picked:
         if heads is not None:
-            Reduction(check_heads(heads)).check(mine[layer])
+            head_numbers(heads, mine[layer])
     number = mine[picked[0]]
-    numbers = None if heads is None else tuple(h % number for h in ([heads] if isinstance(heads, int) else heads))
+    numbers = None if heads is None else tuple(h % number for h in head_numbers(heads, number))
     return Intervention(tower, kind, where, tuple(picked), numbers, rows, fix_special)
 
 

@@ -15,10 +15,8 @@ from attnflow.capturing.survey import Survey
 from attnflow.capturing.towers import Tower, towers
 from attnflow.errors import CaptureError, WeightsError
 from attnflow.inputs.naming import image_tokens
+from attnflow.rows import divided, slack_of, with_rest
 from attnflow.tokens import Tokens, join
-
-# How far row sums may be from one before the rest counts as a sink's.
-_SLACK = {torch.bfloat16: 2e-2, torch.float16: 5e-3}
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,7 @@ def _settle(
         sums.append(total)
     if extreme:
         return _settle_extremes(matrices, keys, tower, sinks, notes)
-    slack = max(_slack(r) for r in tower.records)
+    slack = _slack(tower)
     low, high = min(float(s.min()) for s in sums), max(float(s.max()) for s in sums)
     if high > 1 + slack:
         raise WeightsError(f"{tower.name}: rows sum to {low:.3f} … {high:.3f}, and attention rows sum to 1.")
@@ -241,8 +239,7 @@ def _settle(
     _say_sink(tower, sinks, low, high, notes)
     if sinks == "renormalise":
         return [_divide(m, s) for m, s in zip(matrices, sums, strict=True)], keys
-    rest = [np.clip(1 - s, 0, None)[..., None].astype(m.dtype) for m, s in zip(matrices, sums, strict=True)]
-    return [np.concatenate([m, r], -1) for m, r in zip(matrices, rest, strict=True)], with_sink(keys)
+    return [with_rest(m, s) for m, s in zip(matrices, sums, strict=True)], with_sink(keys)
 
 
 def _finite(matrices: list[np.ndarray[Any, Any]], tower: Tower) -> list[np.ndarray[Any, Any]]:
@@ -258,7 +255,7 @@ def _settle_extremes(
 ) -> tuple[list[np.ndarray[Any, Any]], Tokens]:
     """Maxima and minima do not sum to one: their rows are divided by their sums, the sink's part included."""
     taken = max(float(m[..., -1].max()) for m in matrices)
-    if taken > max(_slack(r) for r in tower.records):
+    if taken > _slack(tower):
         _say_sink(tower, sinks, 1 - taken, 1.0, notes)
         if sinks == "keep":
             return [_divide(m, m.sum(-1)) for m in matrices], with_sink(keys)
@@ -277,11 +274,8 @@ def _say_sink(tower: Tower, sinks: str, low: float, high: float, notes: list[str
 
 
 def _divide(matrix: np.ndarray[Any, Any], sums: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    total = np.asarray(sums, dtype=np.float64)[..., None]
-    wide = np.divide(matrix, total, out=np.zeros(matrix.shape), where=total > 0)
-    return np.asarray(wide, matrix.dtype)
+    return np.asarray(divided(matrix, sums), matrix.dtype)
 
 
-def _slack(record: Record) -> float:
-    stored = 5e-3 if record.weights.dtype == torch.float16 else 2e-3
-    return max(stored, _SLACK.get(record.precision, 0.0))
+def _slack(tower: Tower) -> float:
+    return max(slack_of(r.weights.dtype, r.precision) for r in tower.records)

@@ -19,11 +19,12 @@ from attnflow.capturing.blocks import Frame, assemble
 from attnflow.capturing.context import Taken, assemble_runs
 from attnflow.capturing.edges.watch import watch, watched
 from attnflow.capturing.notes import model_type, name_of, nothing, tapped, uncalled
-from attnflow.capturing.reduce import Heads, Reduction, check_heads, storage_dtype
+from attnflow.capturing.reduce import Reduction, storage_dtype
 from attnflow.capturing.session import Record, Replace, Session
 from attnflow.capturing.state import grad_mode, prepared
 from attnflow.capturing.survey import Survey, survey
 from attnflow.errors import CaptureError, InputError, SelectionError
+from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
 from attnflow.inputs.running import unpack
 from attnflow.numbers import wholes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +9,8 @@ import numpy as np
 import torch
 
 from attnflow.capturing import memory
-from attnflow.errors import AttnFlowError, SelectionError
-from attnflow.numbers import heads_of
-
-Heads = str | int | Sequence[int]
+from attnflow.errors import AttnFlowError
+from attnflow.heads import Heads, head_numbers
 
 _NUMPY = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -36,20 +33,6 @@ def storage_dtype(dtype: Any) -> torch.dtype:
     if name not in _NUMPY:
         raise AttnFlowError(f"dtype={dtype!r} is not known. Use {', '.join(map(repr, _NUMPY))}.")
     return _NUMPY[name]
-
-
-def check_heads(heads: Heads) -> Heads:
-    """A choice of heads that can be right; their number is checked when it is known."""
-    if isinstance(heads, str):
-        if heads not in ("mean", "max", "min", "all"):
-            raise SelectionError(
-                f"heads={heads!r} is not known. Use 'mean', 'max', 'min', 'all', a number or a list of numbers."
-            )
-        return heads
-    chosen = heads_of(heads)
-    if chosen == ():
-        raise SelectionError("heads is an empty list: name at least one head, or use 'mean'.")
-    return chosen
 
 
 @dataclass(frozen=True)
@@ -79,11 +62,8 @@ class Reduction:
 
     def check(self, heads: int) -> None:
         """An error if a head was asked for that the model does not have."""
-        if isinstance(self.heads, str):
-            return
-        chosen = [self.heads] if isinstance(self.heads, int) else list(self.heads)
-        if any(not -heads <= h < heads for h in chosen):
-            raise SelectionError(f"heads={self.heads!r}, but the model has {heads} heads: use 0 to {heads - 1}.")
+        if not isinstance(self.heads, str):
+            head_numbers(self.heads, heads)
 
     def put(self, buffer: torch.Tensor, weights: torch.Tensor, row: int, key: int) -> None:
         """Write ``weights`` [batch, heads, rows, keys] of a block that begins at ``row`` and ``key``."""
@@ -101,7 +81,7 @@ class Reduction:
                 rest = (1 - weights.sum(-1, keepdim=True, dtype=wide)).clamp_(min=0)
                 buffer[:, rows, -1:] = pick(rest, 1).to(buffer.device)
         else:
-            chosen = [self.heads] if isinstance(self.heads, int) else list(self.heads)
+            chosen = head_numbers(self.heads, weights.shape[1])
             buffer[:, rows, keys] = weights[:, chosen].mean(1, dtype=wide).to(buffer.device)
 
     def whole(self, weights: torch.Tensor) -> torch.Tensor:

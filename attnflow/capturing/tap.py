@@ -66,7 +66,9 @@ class Tap(TorchFunctionMode):
         session, lengths, batch = self.session, self._lengths(site), self._batch(site)
         call = None
         if session.replace is not None or session.gradients:
-            usual = weights.ndim == 4 and axis == 3 and weights.shape[0] == batch and weights.shape[2] in lengths
+            usual = weights.ndim == 4 and axis == 3 and weights.shape[0] == batch
+            # A pooling layer has one row, over all positions.
+            usual = usual and (weights.shape[2] in lengths or (weights.shape[2] == 1 and weights.shape[3] in lengths))
             if not usual:
                 raise refusal(
                     [Seen(site, None, weights, axis)],

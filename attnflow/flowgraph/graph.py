@@ -14,10 +14,11 @@ from attnflow.flowgraph.flows import pair_flows
 from attnflow.flowgraph.heads import Room, head_count, name_of, ways
 from attnflow.flowgraph.image import patches, pixels
 from attnflow.flowgraph.records import FLOW, Curve, FlowGraph, Level, settings_line
+from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, Network, Residual, Step, network, residual_of
 from attnflow.scoring.registry import MethodCall, calls, names
-from attnflow.scoring.source import Heads, reduced
+from attnflow.scoring.source import reduced
 from attnflow.select import pick_layer, pick_position, read_position
 from attnflow.tokens import Tokens, group_words, join
 

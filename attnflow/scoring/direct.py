@@ -9,9 +9,10 @@ import numpy as np
 
 from attnflow.attention import Attention
 from attnflow.errors import SelectionError, ShapeError
+from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.raw import chosen, explained_at, matrices, said
-from attnflow.scoring.source import Heads, each
+from attnflow.scoring.source import each
 
 
 @overload

@@ -8,12 +8,13 @@ from typing import Any
 
 from attnflow.attention import Attention
 from attnflow.capturing.capture import capture
+from attnflow.heads import Heads
 from attnflow.inputs.example import one_example
 from attnflow.inputs.running import undisturbed
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import MethodCall, calls, names
-from attnflow.scoring.source import Heads, scored
+from attnflow.scoring.source import scored
 from attnflow.select import pick_position, read_position
 
 # Tokens up to which all heads are kept for a page: 38 MB for 12 layers of 12 heads.

@@ -8,9 +8,10 @@ from typing import Any, overload
 import numpy as np
 
 from attnflow.attention import Attention, Block
+from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, own_shares
-from attnflow.scoring.source import Heads, each
+from attnflow.scoring.source import each
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens, join
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from attnflow.attention import Attention
 from attnflow.errors import SelectionError
+from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, Network, Residual, network, residual_of
 from attnflow.scoring.raw import explained_at, said
-from attnflow.scoring.source import Heads, each, is_model
+from attnflow.scoring.source import each, is_model
 from attnflow.select import pick_layer, pick_position
 
 if TYPE_CHECKING:

@@ -20,16 +20,17 @@ from attnflow.attention import with_sink
 from attnflow.capturing import plain
 from attnflow.capturing.capture import run
 from attnflow.capturing.notes import name_of
-from attnflow.capturing.reduce import Heads, Reduction, check_heads
+from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.session import Lazy, Record, Session
 from attnflow.capturing.survey import is_plain, survey
 from attnflow.errors import CaptureError, SelectionError
+from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import Inputs, encode
 from attnflow.inputs.running import unwrap
+from attnflow.rows import divided, slack_of
 from attnflow.select import pick_position
 from attnflow.tokens import Tokens
 
-_SLACK = 2e-3
 STORED_BYTES = 1 << 28
 """Above this size (256 MiB) of all layers' matrices, rollout of one layer is streamed."""
 
@@ -189,15 +190,15 @@ def _job(
 
 def _settled(weights: torch.Tensor, keys: int, sinks: str) -> tuple[torch.Tensor, bool]:
     """(weights whose rows sum to one, or to one less what a sink took; whether there is a sink)."""
+    slack = slack_of(weights.dtype)
     if weights.shape[-1] == keys + 1:
-        sink = bool((weights[..., -1] > _SLACK).any()) and sinks == "keep"
-        used = weights if sink else weights[..., :keys]
-        return (used / used.sum(-1, keepdim=True))[..., :keys], sink
-    sums = weights.sum(-1, keepdim=True)
-    sink = bool((sums < 1 - _SLACK).any())
+        sink = bool((weights[..., -1] > slack).any()) and sinks == "keep"
+        return divided(weights if sink else weights[..., :keys])[..., :keys], sink
+    sums = weights.sum(-1)
+    sink = bool((sums < 1 - slack).any())
     if sink and sinks == "error":
         raise CaptureError(f"Rows sum to {float(sums.min()):.3f}: a learned sink takes the rest. Pass sinks='keep'.")
-    return (weights, True) if sink and sinks == "keep" else (weights / sums, False)
+    return (weights, True) if sink and sinks == "keep" else (divided(weights, sums), False)
 
 
 class _Running:

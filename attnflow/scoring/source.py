@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from attnflow.attention import Attention, Block, check_edges, check_weights, is_causal, reduce_heads
+from attnflow.attention import Attention, Block, check_edges, check_weights, is_causal
 from attnflow.errors import InputError, SelectionError, ShapeError
+from attnflow.heads import Heads, reduce_heads
 from attnflow.numbers import heads_of, to_numpy
 from attnflow.relevance import Relevance
 from attnflow.tokens import Tokens
 
-Heads = str | int | Sequence[int]
 _TOWERS = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
 
 

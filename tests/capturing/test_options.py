@@ -10,8 +10,8 @@ import torch
 import transformers as tf
 
 from attnflow import AttnFlowError, capture
-from attnflow.attention import reduce_heads
 from attnflow.capturing import Call
+from attnflow.heads import reduce_heads
 from tests.capturing import tiny
 
 

@@ -9,13 +9,14 @@ import numpy as np
 
 from attnflow.attention import Attention
 from attnflow.errors import SelectionError
+from attnflow.heads import Heads
 from attnflow.relevance import Relevance, Report
 from attnflow.scoring.flow.report import describe
 from attnflow.scoring.flow.solver import Solution, solve
 from attnflow.scoring.network import F64, Network, Residual, network, residual_of
 from attnflow.scoring.raw import explained_at, said
 from attnflow.scoring.rollout import measured
-from attnflow.scoring.source import Heads, each
+from attnflow.scoring.source import each
 from attnflow.select import pick_layer, pick_position
 
 BACKENDS = ("numba", "networkx")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.errors import SelectionError
+from attnflow.heads import Heads
 from attnflow.scoring.flow.integers import Capacities, integers
 from attnflow.scoring.flow.solver import CUT, Solution
 from attnflow.scoring.network import Network, Residual, network
-from attnflow.scoring.source import Heads, attentions
+from attnflow.scoring.source import attentions
 from attnflow.select import pick_layer, pick_position
 
 if TYPE_CHECKING:
