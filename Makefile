@@ -35,10 +35,11 @@ test: lint ## Lint, type check, and all tests with coverage
 fast: $(VENV)/.dev ## The quick tests only
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
 
-lint: $(VENV)/.dev ## ruff and mypy --strict
+lint: $(VENV)/.dev ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## Let ruff set the layout
 	$(BIN)/ruff check --fix .
@@ -62,4 +63,4 @@ bench: $(VENV)/.bench ## Run every benchmark; tables go to docs/benchmarks/
 	@for b in $(filter-out benchmarks/report.py benchmarks/train_% benchmarks/audit%,$(wildcard benchmarks/*.py)); do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
 
 clean: ## Remove what was built
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache htmlcov .coverage
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .import_linter_cache .pytest_cache htmlcov .coverage

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attnflow.attention import Attention
 from attnflow.capturing.capture import capture
 from attnflow.comparing.compare import compare
 from attnflow.correlation import correlate
 from attnflow.errors import AttnFlowError
+from attnflow.lazy import submodules
 from attnflow.relevance import Relevance
 from attnflow.scoring.blankout import blankout
 from attnflow.scoring.direct import direct
@@ -18,8 +21,7 @@ from attnflow.scoring.gradient import gradient
 from attnflow.scoring.raw import raw
 from attnflow.scoring.registry import methods, register
 from attnflow.scoring.rollout import rollout
-
-__version__ = "0.1.0"
+from attnflow.version import __version__
 
 __all__ = [
     "Attention",
@@ -38,3 +40,6 @@ __all__ = [
     "register",
     "rollout",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__)

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import attnflow
 
 ROOT = Path(__file__).parent.parent
+KERNELS = ("scoring/flow/kernels.py", "scoring/flow/waves.py")
 HEAVY = ("captum", "numba", "datasets", "matplotlib", "pandas", "scipy", "networkx", "ray", "pyarrow")
 
 
@@ -34,9 +38,33 @@ def test_the_version_is_in_one_place_and_the_citation_agrees():
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text()
 
 
+def trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted((ROOT / "attnflow").rglob("*.py")):
+        yield path.relative_to(ROOT / "attnflow"), ast.parse(path.read_text(encoding="utf-8"))
+
+
 def test_modules_stay_small():
     for path in (ROOT / "attnflow").rglob("*.py"):
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 600, path
+
+
+def test_functions_stay_short():
+    """Their statements, without the arguments and the docstring; the compiled loops of the flow are let off."""
+    for path, tree in trees():
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and path.as_posix() not in KERNELS:
+                body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+                length = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+                assert length <= 60, f"{path}: {function.name} has {length} lines"
+
+
+def test_no_module_imports_the_public_names_from_the_top():
+    """They are for users: inside, every module names the one that it needs, so that the import contracts see it."""
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "attnflow":
+                wrong = [a.name for a in node.names if not find_spec(f"attnflow.{a.name}")]
+                assert wrong == [], f"{path}: from attnflow import {', '.join(wrong)}"
 
 
 def test_no_registry_host_is_named():

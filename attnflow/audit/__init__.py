@@ -22,6 +22,7 @@ from attnflow.audit.seeds import seeds
 from attnflow.audit.splits import Splits
 from attnflow.audit.training import Recipe, Trained, fit, trained
 from attnflow.audit.uniform import uniform
+from attnflow.lazy import submodules
 
 if TYPE_CHECKING:
     from attnflow.models.lstm import LSTMClassifier, LSTMConfig
@@ -56,4 +57,4 @@ def __getattr__(name: str) -> Any:
         from attnflow.models import lstm
 
         return getattr(lstm, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return submodules(__name__)(name)

@@ -7,8 +7,14 @@ not use the interface; ``output_attentions=True`` in eager (:mod:`.outputs`); el
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attnflow.capturing.context import Taken
 from attnflow.capturing.session import Call, Record
 from attnflow.capturing.training import live
+from attnflow.lazy import submodules
 
 __all__ = ["Call", "Record", "Taken", "live"]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__)

@@ -33,7 +33,7 @@ app.command(name="demo")(demo_command)
 
 def _version(value: bool) -> None:
     if value:
-        from attnflow import __version__
+        from attnflow.version import __version__
 
         typer.echo(f"attnflow {__version__}")
         raise typer.Exit()

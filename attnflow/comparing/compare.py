@@ -122,7 +122,7 @@ def compare(
 
 
 def _version() -> str:
-    from attnflow import __version__
+    from attnflow.version import __version__
 
     return __version__
 

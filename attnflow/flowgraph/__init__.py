@@ -5,9 +5,12 @@ input, with an edge flow and a minimum cut of its own; a graph holds them one by
 maximum flows is no flow. What is large is pruned, and every graph says what it kept.
 """
 
+from typing import TYPE_CHECKING
+
 from attnflow.flowgraph.graph import flow_graph, graph_at_once, graph_of
 from attnflow.flowgraph.heads import ways
 from attnflow.flowgraph.records import FLOW, Curve, FlowGraph, Level, Output, PairFlow, settings_line
+from attnflow.lazy import submodules
 
 __all__ = [
     "FLOW",
@@ -22,3 +25,6 @@ __all__ = [
     "settings_line",
     "ways",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__)

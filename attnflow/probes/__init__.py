@@ -6,15 +6,9 @@
 ``attnflow.probes.grammar``      examples that the package makes itself
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import Any
+from attnflow.lazy import submodules
 
-_MODULES = ("data", "grammar", "pronouns", "verb_number")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"attnflow.probes.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__)

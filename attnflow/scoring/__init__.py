@@ -1,1 +1,8 @@
 """How inputs are scored: one file per method, from attention (raw, rollout, flow) or from the model's own reaction."""
+
+from typing import TYPE_CHECKING
+
+from attnflow.lazy import submodules
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__)

@@ -1,1 +1,8 @@
 """Views of a result: terminal, page and plot. A view shows scores; it never computes one."""
+
+from typing import TYPE_CHECKING
+
+from attnflow.lazy import submodules
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__)

@@ -112,7 +112,7 @@ def _graph_facts(g: FlowGraph) -> Markup:
 
 
 def _graph_footer(g: FlowGraph) -> Markup:
-    from attnflow import __version__
+    from attnflow.version import __version__
 
     lines = [
         _head_line(g),
@@ -239,7 +239,7 @@ def _code(token: str) -> Markup:
 
 
 def _footer(results: Sequence[Relevance]) -> Markup:
-    from attnflow import __version__
+    from attnflow.version import __version__
 
     lines = [*footer(results), *(f"{r.method}: {settings_line(r)}" for r in results), CAVEAT, f"attnflow {__version__}"]
     return Markup("<footer>{}</footer>").format(_lines(lines))

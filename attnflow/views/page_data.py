@@ -38,7 +38,7 @@ def packed(array: npt.NDArray[Any], kind: str) -> str:
 
 def page_data(graph: FlowGraph) -> dict[str, Any]:
     """All that the page's script reads."""
-    from attnflow import __version__
+    from attnflow.version import __version__
 
     net = graph.net
     fixed = _fixed(graph)

@@ -6,6 +6,12 @@ array([[[0.5, 0.5],
         [0.5, 0.5]]])
 """
 
+from typing import TYPE_CHECKING
+
+from attnflow.lazy import submodules
 from attnflow.scoring.flow.reference import to_networkx
 
 __all__ = ["to_networkx"]
+
+if not TYPE_CHECKING:
+    __getattr__ = submodules(__name__)
