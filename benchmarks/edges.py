@@ -1,0 +1,25 @@
+"""Edges: what they cost, and how far scores made of them agree with blank-out and gradients.
+
+    python benchmarks/edges.py compare --data FOLDER --classifier FOLDER --work FOLDER    # see edges_compare.py
+    python benchmarks/edges.py speed                                                      # see edges_speed.py
+
+Both parts write their place on docs/benchmarks/edges.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+PARTS = ("compare", "speed")
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[1] not in PARTS:
+        raise SystemExit(__doc__)
+    part = sys.argv.pop(1)
+    importlib.import_module(f"edges_{part}").main()
+
+
+if __name__ == "__main__":
+    main()
