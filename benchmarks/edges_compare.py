@@ -6,9 +6,9 @@
 
 --data holds test.tsv with the columns sentence and label. --classifier is a model that benchmarks/train_sst2.py made.
 The records of each model are in --work: a run that was stopped goes on where it was when it is called again. The scores
-are those of the last layer at the position that is explained, special tokens left out: what MiniLM's vector at [CLS] is,
-what the classifier decides, what SmolLM2 would say next. A text for SmolLM2 begins with <|endoftext|>, which takes the
-place of the first token, on which causal models rest most of their attention.
+are those of the last layer at the position that is explained, without special tokens: MiniLM's vector at [CLS], what
+the classifier decides, what SmolLM2 would say next. A text for SmolLM2 begins with <|endoftext|>, which takes the place of
+the first token, on which causal models rest most of their attention.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Setting:
         }
 
     def methods(self) -> dict[str, dict[str, Any]]:
+        """Every way to compose with every kind of edges, by the names of the registry."""
         made: dict[str, dict[str, Any]] = {_name(way, edges): {} for edges in self.edges for way in WAYS}
         return made | MEASURED
 
@@ -156,8 +157,8 @@ def redraw() -> None:
         FOLDER / "edges.md",
         "compare",
         "![Correlation with blank-out for every kind of edges and way to compose](../images/edges.svg)\n\n"
-        f"Spearman correlation with blank-out, mean ± half of its 95 % interval. Sentences: {counts}.\n\n{table(frame)}\n\n"
-        f"With gradients:\n\n{table(frame, GRADIENTS)}\n\n"
+        f"Spearman correlation with blank-out, mean ± half of its 95 % interval. Sentences: {counts}.\n\n"
+        f"{table(frame)}\n\nWith gradients:\n\n{table(frame, GRADIENTS)}\n\n"
         "All numbers are in [edges.csv](../data/edges.csv).",
     )
 
@@ -178,7 +179,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     given = arguments()
     if given.redraw:
-        return redraw()
+        redraw()
+        return
     if given.data is None:
         raise SystemExit("--data is needed: a folder with test.tsv (columns sentence and label).")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))

@@ -67,8 +67,9 @@ def fill(session: Session, values: torch.Tensor) -> None:
     found = torch.autograd.grad(values.sum(), inside, allow_unused=True)
     if all(g is None for g in found):
         raise CaptureError(
-            "The target does not depend on any attention weight that was seen, so that all gradient edges would be 0. "
-            "Use edges='attention', or a target that depends on the text."
+            "The target does not depend on any attention weight that was seen, so that all gradient edges would be 0: "
+            "the target is a constant, or the model returns weights that it does not compute with. "
+            "Use edges='attention', or another target."
         )
     with torch.no_grad():
         for record, gradient in zip(records, found, strict=True):

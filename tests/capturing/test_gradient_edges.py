@@ -74,14 +74,29 @@ def test_both_towers_and_the_cross_attention(name):
     assert found.settings["residual"] == "add" and found.scores.shape[1:] == (4, 4 + len(tiny.IDS))
 
 
-@pytest.mark.parametrize("name", ["mpnet", "bloom", "deberta-v2"])
-def test_models_that_are_tapped(name):
+@pytest.mark.parametrize("name", [*tiny.TEXT, "vit", "swin"])
+def test_every_family_gives_its_weights_times_their_gradients(name):
     model = tiny.model(name)
-    number = (lambda out: out.logits[:, -1, 3]) if name == "bloom" else (lambda out: out.last_hidden_state[:, 0, 3])
-    att = capture(model, None, tiny.IDS, edges="gradient", target=3, position=None if name == "bloom" else 0)
-    whole = capture(model, None, tiny.IDS, gradients=number)
-    for edges, w, g in zip(att.only.weights, whole.only.weights, whole.only.gradients, strict=True):
-        np.testing.assert_allclose(edges, np.clip(w * g, 0, None).mean(0), rtol=1e-4, atol=1e-7)
+    given: dict[str, Any] = {"text": tiny.IDS}
+    if name in ("vit", "swin"):
+        given = {"inputs": {"pixel_values": torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))}}
+
+    def number(outputs: Any) -> torch.Tensor:
+        full = outputs.logits if "logits" in outputs else outputs.last_hidden_state
+        return full.flatten(1)[:, -7]
+
+    att = capture(model, None, edges="gradient", target=number, heads="all", **given)
+    whole = capture(model, None, gradients=number, **given)
+    for block in att.blocks:
+        for edges, w, g in zip(att[block].weights, whole[block].weights, whole[block].gradients, strict=True):
+            # The last column of weights with a sink is what it took, which has no gradient and no edge.
+            product = np.clip(w[..., : g.shape[-1]] * g, 0, None)
+            np.testing.assert_allclose(edges, product, rtol=1e-4, atol=2e-6 * product.max())
+
+
+def test_weights_that_a_model_only_returns_are_refused():
+    with pytest.raises(CaptureError, match="or the model returns weights that it does not compute with"):
+        capture(tiny.model("longformer"), None, tiny.IDS, edges="gradient")
 
 
 def test_two_tokens_by_hand():
