@@ -7,8 +7,8 @@
 --data holds test.tsv with the columns sentence and label. --classifier is a model that benchmarks/train_sst2.py made.
 The records of each model are in --work: a run that was stopped goes on where it was when it is called again. The scores
 are those of the last layer at the position that is explained, without special tokens: MiniLM's vector at [CLS], what
-the classifier decides, what SmolLM2 would say next. A text for SmolLM2 begins with <|endoftext|>, which takes the place of
-the first token, on which causal models rest most of their attention.
+the classifier decides, what SmolLM2 would say next. A text for SmolLM2 begins with <|endoftext|>, which takes the
+place of the first token, on which causal models rest most of their attention.
 """
 
 from __future__ import annotations

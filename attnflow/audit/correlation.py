@@ -43,7 +43,7 @@ _LIMITS = (
     "1",
     "Does attention rank the inputs as gradients and leave-one-out do?",
     trains=False,
-    options=takes("layers"),
+    options=takes("layers", "methods"),
 )
 def correlation(
     model: Any,

@@ -34,8 +34,9 @@ _LIMITS = (
 
 
 def _options(run: Mapping[str, Any], findings: Mapping[str, Finding]) -> dict[str, Any]:
-    """The first λ above 0 of those that the imposters are trained with."""
-    return {"adversary": next((penalty for penalty in run.get("penalties", ()) if penalty > 0), None)}
+    """The first λ above 0 of those that the imposters are trained with, and the methods of the run as guides."""
+    adversary = next((penalty for penalty in run.get("penalties", ()) if penalty > 0), None)
+    return {"adversary": adversary} | ({"guides": run["methods"]} if "methods" in run else {})
 
 
 @experiment(

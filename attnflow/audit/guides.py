@@ -105,7 +105,8 @@ def _batch_scores(call: MethodCall, model: Any, batch: Batch, attention_row: Att
     if call.method.needs == "model":
         lengths = batch.mask.sum(1).tolist()
         return [_alone(call, model, batch.ids[i, :n].tolist()) for i, n in enumerate(lengths)]
-    found: Any = capture(model, None, {"input_ids": batch.ids, "attention_mask": batch.mask})
+    given = {"input_ids": batch.ids, "attention_mask": batch.mask}
+    found: Any = capture(model, None, given, **call.captured)
     place = {"cls": 0, "last": -1}.get(str(attention_row.position), attention_row.position)
     listed = found if isinstance(found, list) else [found]
     return [call.run(None, None, one, place).scores[-1] for one in listed]

@@ -68,7 +68,7 @@ def run(
         work: a folder for checkpoints; a run that was stopped goes on from there.
         report: called with each finding as soon as it stands.
         bar: ``with bar(what) as progress`` shows how far a stage is; ``progress`` is called with (done, total).
-        options: options of experiments: ``layers``, ``permutations``, ``epsilon``, ``steps``, ``seeds``,
+        options: options of experiments: ``layers``, ``methods``, ``permutations``, ``epsilon``, ``steps``, ``seeds``,
             ``penalties``.
 
     Returns:

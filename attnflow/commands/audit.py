@@ -10,9 +10,10 @@ import typer
 from attnflow.audit.registry import ALL, experiments, named
 from attnflow.audit.report import PARTS, write_report
 from attnflow.audit.runner import run
-from attnflow.commands.console import numbers_of, progress
+from attnflow.commands.console import Edges, numbers_of, progress
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, endings
+from attnflow.scoring.registry import names, with_edges
 
 
 def audit_command(
@@ -36,6 +37,7 @@ def audit_command(
     layers: Annotated[
         str, typer.Option(help="Layers for correlation, permutation and adversary: comma-separated numbers, or 'all'.")
     ] = "-1",
+    edges: Edges = None,
     permutations: Annotated[int, typer.Option(help="Number of permutations per text.", min=1)] = 100,
     epsilon: Annotated[
         float, typer.Option(help="Largest change of the output (TVD) that the adversary may cause.")
@@ -69,6 +71,8 @@ def audit_command(
     if out is None and experiment == ALL:
         out = Path("attnflow-audit.html")
     check_file("--out", out, PARTS, overwrite)
+    # Only correlation and guide compare methods; without --edges they choose what fits the model.
+    methods = {"methods": with_edges(names("attention", shown=True), edges)} if edges else {}
     findings = run(
         wanted, model, data, text_column=text_column, label_column=label_column, valid=valid, test=test, rows=rows,
         limit=limit, min_count=min_count, max_length=max_length, epochs=epochs, patience=patience, batch=batch,
@@ -76,6 +80,7 @@ def audit_command(
         report=lambda finding: typer.echo(finding.to_markdown() + "\n"),
         layers=layers if layers == ALL else numbers_of("--layers", layers), permutations=permutations,
         epsilon=epsilon, steps=steps, seeds=numbers_of("--seeds", seeds), penalties=_floats(penalties),
+        **methods,
     )  # fmt: skip
     if out is not None:
         facts = {"Model": model, "Data": data, "Experiments": ", ".join(wanted)}

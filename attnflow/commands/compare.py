@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnflow.commands.console import listed, numbers_of, position_of
+from attnflow.commands.console import Edges, listed, numbers_of, position_of
 from attnflow.formats import check_file, endings, write_file
 
 TABLE, PLOT = ("markdown", "latex"), ("figure",)
@@ -26,7 +26,10 @@ def compare_command(
         str | None,
         typer.Option(help="Name of the column with the class or token to explain. [default: what is predicted]"),
     ] = None,
-    methods: Annotated[str, typer.Option(help="Comma-separated methods: raw, rollout, flow.")] = "raw,rollout,flow",
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated methods: raw, rollout, flow, direct, chefer, rollout:alti, …")
+    ] = "raw,rollout,flow",
+    edges: Edges = None,
     references: Annotated[
         str,
         typer.Option(help="Comma-separated references: gradient, input_x_gradient, integrated_gradients, blankout, …"),
@@ -66,9 +69,11 @@ def compare_command(
     """Correlate attention with gradients and blank-out, layer by layer, over a data set."""
     _check_files(table, plot, overwrite)
     from attnflow.comparing.compare import compare
+    from attnflow.scoring.registry import with_edges
 
+    wanted = with_edges(listed(methods), edges or ())
     result = compare(
-        model, None, data, methods=listed(methods), references=listed(references), correlation=listed(correlation),
+        model, None, data, methods=wanted, references=listed(references), correlation=listed(correlation),
         layers=numbers_of("--layers", layers), position=position_of(position), special_tokens=special_tokens, unit=unit,
         text_column=text_column, target_column=target_column, split=split, streaming=streaming, limit=limit,
         max_length=max_length, batch_size=batch_size, on_error="skip" if skip_errors else "raise", out=out,

@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from attnflow.attention import EDGES
 from attnflow.errors import AttnFlowError
 
 POSITIONS = ("cls", "last", "mask")
+
+Edges = Annotated[
+    list[str] | None,
+    typer.Option("--edges", help=f"What a layer's matrix holds: {', '.join(EDGES)}; may be given several times."),
+]
+"""``--edges``, for the methods that are not named with edges of their own (rollout:alti)."""
+
+
+def residual_of(value: str | None) -> float | str | None:
+    """``--residual``: a number, or the name of a way.
+
+    >>> residual_of("0.3"), residual_of("measured")
+    (0.3, 'measured')
+    """
+    if value is None or value in ("none", "add", "measured"):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise AttnFlowError(f"--residual {value} is not known. Use a number, none, add or measured.") from None
 
 
 def position_of(value: str | None) -> int | str | None:

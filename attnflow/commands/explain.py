@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from attnflow.commands.console import position_of, quiet, status
+from attnflow.commands.console import Edges, position_of, quiet, residual_of, status
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, suffixes, write_file
 from attnflow.scoring import registry
@@ -40,7 +40,13 @@ def explain_command(
     heads: Annotated[
         str, typer.Option(help="How heads are combined: mean, max, min, or numbers: 3 or 0,2,5.")
     ] = "mean",
-    residual: Annotated[float, typer.Option(help="Share of the residual connection in rollout and flow.")] = 0.5,
+    edges: Edges = None,
+    residual: Annotated[
+        str | None,
+        typer.Option(
+            help="Share of the residual connection in rollout and flow: a number, none, add or measured. [default: 0.5]"
+        ),
+    ] = None,
     words: Annotated[bool, typer.Option("--words", help="Sum word pieces to words.")] = False,
     drop_special: Annotated[
         bool, typer.Option("--drop-special", help="Leave out [CLS], </s> and other special tokens.")
@@ -52,8 +58,9 @@ def explain_command(
     from attnflow.models.loading import load
 
     shown = registry.names(None if is_page(out) else "attention", shown=True)
-    names = tuple(registry.find(name, argument="--method").name for name in dict.fromkeys(method or shown))
-    options = {"heads": _heads(heads), "residual": residual, "position": position_of(position)}
+    chosen = registry.with_edges(method or shown, edges or ())
+    names = tuple(registry.find(name, argument="--method").name for name in dict.fromkeys(chosen))
+    options = {"heads": _heads(heads), "residual": residual_of(residual), "position": position_of(position)}
     wanted = Explanation(names, options, layer, words, drop_special, out, overwrite)
     wanted.check()
     quiet()

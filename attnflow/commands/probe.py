@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnflow.commands.console import progress, show, status
+from attnflow.commands.console import Edges, progress, show, status
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, endings, write_file
 
@@ -41,6 +41,7 @@ def verb_number(
     limit: Limit = 200,
     layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Also compare attention with gradients.")] = True,
     methods: Methods = None,
+    edges: Edges = None,
     seed: Annotated[int, typer.Option(help="Seed of the package's own grammar.")] = 0,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -49,10 +50,11 @@ def verb_number(
     from attnflow.probes import data as files
     from attnflow.probes import grammar
     from attnflow.probes import verb_number as probe
-    from attnflow.scoring.registry import find, names
+    from attnflow.scoring.registry import find, names, with_edges
 
     known = names("attention")
-    chosen = [m for m in methods or names("attention", shown=True) if find(m).needs == "attention"]
+    wanted = with_edges(methods or names("attention", shown=True), edges or ())
+    chosen = [m for m in wanted if find(m, argument="--method").needs == "attention"]
     if not chosen:
         raise AttnFlowError(f"--method {' '.join(methods or [])}, but the table's rows are {', '.join(known)}.")
     check_file("--out", out, PARTS, overwrite)
@@ -88,17 +90,20 @@ def pronouns(
     mode: Annotated[str | None, typer.Option(help="form: which form fits; referent: which name follows.")] = None,
     limit: Limit = 100,
     methods: Methods = None,
+    edges: Edges = None,
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Which referent does the model choose, and to which of them does its attention point?"""
     from attnflow.probes import pronouns as probe
+    from attnflow.scoring.registry import names, with_edges
 
+    wanted = with_edges(methods or names(shown=True), edges or ())
     check_file("--out", out, PARTS, overwrite)
     examples = _examples(text, referents, forms, pronoun, data, limit)
     loaded, tokenizer = _load(model)
     with progress("Asking the model") as step:
-        results = probe.probe_all(loaded, tokenizer, examples, methods or None, mode, progress=step)
+        results = probe.probe_all(loaded, tokenizer, examples, wanted, mode, progress=step)
     if len(results) <= 4:
         for result in results:
             _show_result(result)

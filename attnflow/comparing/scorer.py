@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.attention import SINK, Attention
-from attnflow.capturing.capture import capture
 from attnflow.correlation import coefficients, kendall_p_values, present, tie_share, tie_shares
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.inputs.example import Example
 from attnflow.inputs.target import Goal
 from attnflow.relevance import Relevance
+from attnflow.scoring.captures import Captures
 from attnflow.scoring.registry import MethodCall
 from attnflow.select import pick_layer
 from attnflow.tokens import Tokens, group_words
@@ -56,7 +56,7 @@ class Scored:
 
 @dataclass(eq=False)
 class Scorer:
-    """Scores one example by any number of methods; the model is run once for its attention.
+    """Scores one example by any number of methods; the model is run once for each kind of edges that they read.
 
     Attributes:
         example: what the model is given.
@@ -77,11 +77,10 @@ class Scorer:
     costs: Costs = field(default_factory=Costs)
 
     @cached_property
-    def attention(self) -> Attention:
-        """The attention of the example."""
-        with self.costs.timed("capture"):
-            inputs = self.example.inputs
-            return capture(self.example.model, self.example.tokenizer, inputs=inputs, heads=self.heads)
+    def captures(self) -> Captures:
+        """The attention of the example, by kind of edges."""
+        given = {"inputs": self.example.inputs}
+        return Captures(self.example.model, self.example.tokenizer, given, lambda: self.goal, self.heads)
 
     @cached_property
     def place(self) -> int | str:
@@ -91,8 +90,8 @@ class Scorer:
     @property
     def pooled(self) -> bool:
         """True if the attention is that of a pooling layer: fewer queries than keys, and no stack to follow."""
-        blocks = self.attention.blocks
-        return len(blocks) == 1 and any(w.shape[-2] == 1 < w.shape[-1] for w in self.attention.only.weights)
+        blocks = list(self.captures.any().blocks.values())
+        return len(blocks) == 1 and any(w.shape[-2] == 1 < w.shape[-1] for w in blocks[0].weights)
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -103,7 +102,9 @@ class Scorer:
         """The scores of one method over the compared units."""
         call = call.offered(batch_size=self.batch_size, unit=self.unit)
         if call.method.needs == "attention":
-            place, attention = self.place, self.attention
+            with self.costs.timed("capture" if call.edges == "attention" else f"capture {call.edges}"):
+                attention: Attention = self.captures.of(call)
+            place = self.place
             with self.costs.timed(call.name):
                 found: Any = call.run(self.example, self.goal, attention, place)
                 return self._by_attention(found)

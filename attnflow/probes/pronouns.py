@@ -112,7 +112,7 @@ def probe(
     example: PronounExample,
     methods: Sequence[str] | None = None,
     mode: str | None = None,
-    residual: Residual = 0.5,
+    residual: Residual = None,
     blank: str | int = "auto",
 ) -> Result:
     """The model's choice and every method's scores for the two referents.
@@ -122,7 +122,7 @@ def probe(
             at the mask; a causal one after the text so far, so both referents must stand before it). "referent"
             (causal models): the sentence is given with its pronoun and continued by :data:`PROMPT`, and the model says
             which name comes next. None: "form", and "referent" for a causal model where the text has its pronoun.
-        residual: the residual share of rollout and flow.
+        residual: of rollout and flow, where their edges do not hold it; by default as for :func:`attnflow.rollout`.
         blank: what blank-out puts in a token's place.
 
     >>> from transformers import BertConfig, BertForMaskedLM
@@ -245,7 +245,7 @@ def probe_all(
     examples: Sequence[PronounExample],
     methods: Sequence[str] | None = None,
     mode: str | None = None,
-    residual: Residual = 0.5,
+    residual: Residual = None,
     blank: str | int = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Result]:

@@ -192,7 +192,7 @@ def layers(
     references: Sequence[str] | None = None,
     correlation: str = "spearman",
     special_tokens: bool = True,
-    residual: Residual = 0.5,
+    residual: Residual = None,
     blank: str | int = "auto",
     reduce: str = "abs_sum",
     progress: Progress | None = None,

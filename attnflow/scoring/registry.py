@@ -2,7 +2,8 @@
 
 explain, compare, probes, audit, the page, the command line and the docs read it. A method is one function:
 
-- a method that needs *attention* is called as ``function(attention, position=…, **options)``;
+- a method that needs *attention* is called as ``function(attention, position=…, **options)``; with other edges than
+  attention weights it is called ``rollout:alti``, ``flow:gradient``, … (:data:`attnflow.attention.EDGES`);
 - a method that needs the *model* is called as ``function(example, goal, **options)``: ``example`` has the model, its
   tokenizer, inputs and outputs (:class:`attnflow.inputs.example.Example`), ``goal`` is the number that is explained
   (:class:`attnflow.inputs.target.Goal`).
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from attnflow.attention import RESIDUAL_INSIDE, check_edges
 from attnflow.errors import SelectionError
 from attnflow.relevance import Relevance
 from attnflow.scoring.blankout import blankout_of
@@ -53,6 +55,7 @@ class Method:
         reference: the paper.
         defaults: options that belong to the name ("blankout-mask" is blank-out with ``blank="mask"``).
         shown: True if it is computed where no methods are named.
+        base: of a method with edges of its own, the name of the method without them.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Method:
     reference: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     shown: bool = False
+    base: str = ""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -82,9 +86,26 @@ class MethodCall:
         """Plain values that tell this call from another one of the same name."""
         return {"function": self.method.name, **self.method.defaults, **self.options}
 
+    @property
+    def edges(self) -> str:
+        """What the matrices hold that it reads."""
+        return {**self.method.defaults, **self.options}.get("edges") or "attention"
+
+    @property
+    def captured(self) -> dict[str, Any]:
+        """The options of :func:`attnflow.capture` by which there is what it reads: edges, mixing ratios."""
+        residual = {**self.method.defaults, **self.options}.get("residual")
+        measured = isinstance(residual, str) and residual == "measured"
+        return ({} if self.edges == "attention" else {"edges": self.edges}) | ({"mixing": True} if measured else {})
+
     def offered(self, **options: Any) -> MethodCall:
-        """The same call with those of ``options`` that its function takes and that are not chosen already."""
-        taken = {k: v for k, v in options.items() if k in self.method.options and k not in self.method.defaults}
+        """The same call with those of ``options`` that its function takes and that are not chosen already.
+
+        Edges that hold the residual, and what all heads gave, are offered neither a residual nor heads.
+        """
+        unfit = ("residual", "heads") if self.edges in RESIDUAL_INSIDE else ()
+        accepted = [k for k in self.method.options if k not in self.method.defaults and k not in unfit]
+        taken = {k: v for k, v in options.items() if k in accepted}
         return replace(self, options={**taken, **self.options})
 
     def run(
@@ -98,6 +119,8 @@ class MethodCall:
         options = {**self.method.defaults, **self.options}
         if self.method.needs == "attention":
             found: Relevance = _placed(self.method.function(attention, position=position, **options), position)
+            if self.method.base:
+                found = replace(found, method=self.method.name)
         else:
             found = self.method.function(example, goal, **options)
         return found
@@ -114,10 +137,28 @@ _ABNAR = "Abnar & Zuidema 2020"
 _JAIN = "Jain & Wallace 2019"
 _SALIENCY = "Simonyan et al. 2014"
 
-_BUILT_IN = (
+_COMPOSED = (
     Method("raw", raw, "attention", "The attention weights of one layer.", _ABNAR, shown=True),
     Method("rollout", rollout, "attention", "The product of all layers below, with residuals.", _ABNAR, shown=True),
     Method("flow", flow, "attention", "The maximum flow through all layers below.", _ABNAR, shown=True),
+    Method("direct", direct, "attention", "The row of the output position, averaged over layers.",
+           "Ferrando & Voita 2024"),
+)  # fmt: skip
+_EDGES = {
+    "norm": "Kobayashi et al. 2021",
+    "alti": "Ferrando et al. 2022",
+    "value_zeroing": "Mohebbi et al. 2023",
+    "gradient": "Chefer et al. 2021",
+}
+_BUILT_IN = (
+    *_COMPOSED,
+    Method("chefer", rollout, "attention", "Rollout of gradient edges by the rule R ← R + Ā·R.", "Chefer et al. 2021",
+           {"edges": "gradient", "residual": "add"}, base="rollout"),
+    *(
+        Method(f"{m.name}:{edges}", m.function, "attention", f"{m.help[:-1]}, of {edges} edges.", paper,
+               {"edges": edges}, base=m.name)
+        for m in _COMPOSED for edges, paper in _EDGES.items()
+    ),
     Method("direct", direct, "attention", "The rows of the output position, added up over layers.",
            "Ferrando & Voita 2024"),
     Method("gradient", gradient_of, "model", "The size of the gradient at each input.", _SALIENCY,
@@ -206,20 +247,39 @@ def methods() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["name", "needs", "default", "help", "reference", "options", "set"])
 
 
-def names(needs: str | None = None, *, shown: bool = False) -> tuple[str, ...]:
+def names(needs: str | None = None, *, shown: bool = False, edges: bool = False) -> tuple[str, ...]:
     """Names of the methods that need ``needs``; with ``shown`` those that are computed where none are named.
+
+    ``edges``: also the names with other edges, such as "rollout:alti".
 
     >>> names("attention", shown=True), names("model", shown=True)
     (('raw', 'rollout', 'flow'), ('gradient', 'blankout'))
     """
-    return tuple(m.name for m in _REGISTRY.values() if needs in (None, m.needs) and (m.shown or not shown))
+    kept = [m for m in _REGISTRY.values() if needs in (None, m.needs) and (m.shown or not shown)]
+    return tuple(m.name for m in kept if edges or ":" not in m.name)
+
+
+def with_edges(methods: Sequence[str], edges: Sequence[str]) -> tuple[str, ...]:
+    """The names of ``methods`` with each of ``edges``; methods that read no edges, or have their own, stay as they are.
+
+    >>> with_edges(["rollout", "chefer", "blankout"], ["attention", "alti"])
+    ('rollout', 'rollout:alti', 'chefer', 'blankout')
+    """
+    if not edges:
+        return tuple(methods)
+    plain = {m.name for m in _COMPOSED}
+    out: list[str] = []
+    for name in methods:
+        kinds = [check_edges(e) for e in edges] if name in plain else ["attention"]
+        out += [name if kind == "attention" else f"{name}:{kind}" for kind in kinds]
+    return tuple(dict.fromkeys(out))
 
 
 def find(name: str, needs: str | None = None, argument: str = "method") -> Method:
     """The method of that name; an unknown one is an error that lists those there are."""
     found = _REGISTRY.get(name)
     if found is None or needs not in (None, found.needs):
-        raise SelectionError(f"{argument} {name!r} is not known. Use some of: {', '.join(names(needs))}.")
+        raise SelectionError(f"{argument} {name!r} is not known. Use some of: {', '.join(names(needs))}{_hint(needs)}.")
     return found
 
 
@@ -243,7 +303,7 @@ def _call(argument: str, name: str, value: Any, needs: str | None) -> MethodCall
     found = _REGISTRY.get(base) if isinstance(base, str) else None
     if found is None or needs not in (None, found.needs):
         raise SelectionError(
-            f"{argument}: {base!r} is not known. Use {', '.join(names(needs))}, or a function:  "
+            f"{argument}: {base!r} is not known. Use {', '.join(names(needs))}{_hint(needs)}, or a function:  "
             f"{argument}={{{name!r}: my_function}}"
         )
     wrong = [o for o in options if o not in found.options]
@@ -251,6 +311,10 @@ def _call(argument: str, name: str, value: Any, needs: str | None) -> MethodCall
         have = ", ".join(found.options)
         raise SelectionError(f"{argument}: {name!r} has no option {wrong[0]!r}. Its options: {have}.")
     return MethodCall(name, found, options)
+
+
+def _hint(needs: str | None) -> str:
+    return "" if needs == "model" else "; with other edges, for instance rollout:alti"
 
 
 def _own(function: Callable[..., Any], needs: str) -> Method:
