@@ -75,7 +75,7 @@ def direct(
         return chosen(means, numbers, keys, queries, layer, position, "direct", *known, start_layer=start_layer)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
-    return each(source, tokenizer, text, method, **given, **explained_at(edges, position), **options)
+    return each(source, tokenizer, text, method, **given, **explained_at(source, edges, position), **options)
 
 
 def _check_size(attention: Attention) -> None:

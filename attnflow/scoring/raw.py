@@ -11,7 +11,7 @@ from attnflow.attention import Attention, Block
 from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, own_shares
-from attnflow.scoring.source import each
+from attnflow.scoring.source import each, is_model
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens, join
 
@@ -64,7 +64,7 @@ def raw(
         return chosen(scores, layers, keys, queries, layer, position, "raw", said(attention), attention.model)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
-    return each(source, tokenizer, text, method, **given, **explained_at(edges, position), **options)
+    return each(source, tokenizer, text, method, **given, **explained_at(source, edges, position), **options)
 
 
 def said(attention: Attention) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def said(attention: Attention) -> dict[str, Any]:
 _TARGET = ("explains", "target", "target_label", "score", "target_position")
 
 
-def explained_at(edges: str | None, position: int | str | None) -> dict[str, Any]:
+def explained_at(source: Any, edges: str | None, position: int | str | None) -> dict[str, Any]:
     """The option of capture by which gradient edges explain the output at the position that is looked at."""
-    return {"position": position} if edges == "gradient" and position is not None else {}
+    return {"position": position} if edges == "gradient" and position is not None and is_model(source) else {}
 
 
 def matrices(attention: Attention) -> tuple[F64, Tokens, Tokens, tuple[int, ...]]:

@@ -95,8 +95,9 @@ class MethodCall:
     def captured(self) -> dict[str, Any]:
         """The options of :func:`attnflow.capture` by which there is what it reads: edges, mixing ratios."""
         residual = {**self.method.defaults, **self.options}.get("residual")
-        measured = isinstance(residual, str) and residual == "measured"
-        return ({} if self.edges == "attention" else {"edges": self.edges}) | ({"mixing": True} if measured else {})
+        if self.edges != "attention":
+            return {"edges": self.edges}
+        return {"mixing": True} if isinstance(residual, str) and residual == "measured" else {}
 
     def offered(self, **options: Any) -> MethodCall:
         """The same call with those of ``options`` that its function takes and that are not chosen already.

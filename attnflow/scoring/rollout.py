@@ -74,7 +74,7 @@ def rollout(
            [0.5, 0.5]])
     """
 
-    kinds: dict[str, Any] = {"edges": edges, **explained_at(edges, position), **measured(source, residual)}
+    kinds: dict[str, Any] = {"edges": edges, **explained_at(source, edges, position), **measured(source, residual)}
     if _streams(source, tokenizer, text, stream, layer, residual, block, tokens, kinds | options):
         chosen = {"heads": heads, "sinks": sinks} | options
         kept = {name: value for name, value in chosen.items() if value is not None}

@@ -117,6 +117,16 @@ def test_gradients_stand_beside_attention(capsys, folder):
         assert f"{score:.3f}" in out
 
 
+def test_edges_are_an_option_and_a_part_of_a_name(capsys, folder, tmp_path):
+    out = tmp_path / "found.json"
+    given = ("-m", "rollout", "-m", "chefer", "-m", "direct:gradient", "-m", "blankout", "--out", str(out))
+    assert run("explain", folder, TEXT, "--edges", "attention", "--edges", "gradient", *given) == 0
+    names = [r["method"] for r in json.loads(out.read_text())]
+    assert names == ["rollout", "rollout:gradient", "chefer", "direct:gradient", "blankout"]
+    assert "rollout:gradient" in capsys.readouterr().out.replace("\n", "")
+    assert "edges='value' is not known" in refused(capsys, "explain", folder, TEXT, "--edges", "value")
+
+
 def test_a_file_that_exists_is_refused_before_anything_runs(capsys, tmp_path):
     path = tmp_path / "out.csv"
     path.write_text("mine")
@@ -135,6 +145,8 @@ def test_a_file_that_exists_is_refused_before_anything_runs(capsys, tmp_path):
         (["--heads", "some"], "--heads some is not known. Use mean, max, min, or numbers: 3 or 0,2,5."),
         (["--heads", "9"], "8 heads"),
         (["--residual", "1.5"], "a residual share is in [0, 1)"),
+        (["--residual", "half"], "--residual half is not known. Use a number, none, add or measured."),
+        (["--residual", "measured", "--edges", "gradient"], "these are gradient edges"),
         (["--out", "a.docx"], "--out a.docx ends in '.docx'. Use one of: .html"),
         (["--out", "a.safetensors"], "holds one result, and 3 methods are asked for. Choose one:  --method flow"),
     ],

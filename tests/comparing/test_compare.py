@@ -272,7 +272,7 @@ def test_errors_come_before_anything_runs():
     handle = model.register_forward_pre_hook(never)
     try:
         for wrong, message in {
-            "methods=('flw',)": "methods: 'flw' is not known. Use raw, rollout, flow, direct, chefer; with other edges, for instance rollout:alti, or a function",
+            "methods=('flw',)": "methods: 'flw' is not known. Use raw, rollout, flow, direct, chefer; with other",
             "methods=()": "methods is empty: choose from raw, rollout, flow",
             "methods={'rollout': {'depth': 3}}": "methods: 'rollout' has no option 'depth'. Its options: ",
             "references='lime'": "references: 'lime' is not known. Use gradient, gradient-paper",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnflow import AttnFlowError, blankout, capture, flow, raw
+from attnflow import AttnFlowError, blankout, capture, direct, flow, raw, rollout
 from attnflow.probes import pronouns
 from attnflow.probes.pronouns import PAPER, PronounExample, probe, probe_all
 
@@ -34,6 +34,17 @@ def test_references_explain_the_choice_itself(masked):
     target = (ids[result.choice], ids[1 - result.choice])
     expected = blankout(model, tokenizer, PAPER[0].text, target=target, score="logit", position="mask")
     assert result.scores["blankout"] == pytest.approx(expected.scores[:, [2, 5]], abs=1e-5)
+
+
+def test_gradient_edges_explain_the_choice_itself(masked):
+    model, tokenizer = masked
+    result = probe(model, tokenizer, PAPER[0], methods=["chefer", "direct:gradient"])
+    ids = [tokenizer.convert_tokens_to_ids(f) for f in ("his", "her")]
+    target = (ids[result.choice], ids[1 - result.choice])
+    attention = capture(model, tokenizer, PAPER[0].text, edges="gradient", target=target, position="mask")
+    expected = {"chefer": rollout(attention, position="mask"), "direct:gradient": direct(attention, position="mask")}
+    for name, found in expected.items():
+        assert result.scores[name] == pytest.approx(found.scores[:, [2, 5]], rel=1e-4)
 
 
 def test_causal_the_forms_are_compared_before_the_pronoun(causal):

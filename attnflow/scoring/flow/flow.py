@@ -110,7 +110,7 @@ def flow(
         return Relevance(scores, net.tokens, layers, "flow", settings, attention.model, net.queries, **known)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
-    given |= {**explained_at(edges, position), **measured(source, residual)}
+    given |= {**explained_at(source, edges, position), **measured(source, residual)}
     return each(source, tokenizer, text, method, **given, **options)
 
 
