@@ -48,8 +48,10 @@ def each(
 def scored(attention: Attention, heads: Heads | None, method: Callable[[Attention], Relevance]) -> Relevance:
     """The result of ``method`` on one example, with what it was computed from."""
     used = reduced(attention, heads)
+    found = method(used)
+    notes = tuple(dict.fromkeys((*used.notes, *found.notes)))
     # The result keeps the heads where they are there: a page can show each of them.
-    return replace(method(used), attention=attention, heads=used.heads, edges=used.edges, notes=used.notes)
+    return replace(found, attention=attention, heads=used.heads, edges=used.edges, notes=notes)
 
 
 def attentions(
