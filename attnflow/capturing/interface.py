@@ -67,6 +67,10 @@ def dispatch(module: Any, query: Any, key: Any, value: Any, attention_mask: Any,
         return eager(module, query, key, value, attention_mask, *args, **kwargs)
     if session.route == "tap":
         return eager(module, query, key, value, attention_mask, *args, **kwargs)
+    if session.again is not None:
+        known = session.again(site)
+        if known is not None:
+            return known, None
     session.quiet = True
     try:
         return attend(session, site, eager, module, query, key, value, attention_mask, *args, **kwargs)

@@ -187,6 +187,7 @@ class Session:
     """Everything that one capture holds while the model runs.
 
     ``explains``, for gradient edges: the function of the model's outputs ``[batch]`` whose gradient is taken.
+    ``again``, where a layer is run again: the output that a call of attention is to give; None if it is computed.
     """
 
     survey: Survey
@@ -202,6 +203,7 @@ class Session:
     tracing: bool = False
     lazy: list[Lazy] | None = None
     watch: Watch | None = None
+    again: Callable[[Site], torch.Tensor | None] | None = None
 
     def __post_init__(self) -> None:
         self.records: list[Record] = []

@@ -95,7 +95,9 @@ class Decomposition:
         assert opened.weights is not None and opened.values is not None
         with torch.no_grad():
             try:
-                found = parts.evaluate(opened.weights, opened.values, opened.out, _own(opened), steps, t, view)
+                n, m = opened.weights.shape[-2:]
+                own = own_positions(opened.call, opened.site, n, m, opened.past, opened.weights.device)
+                found = parts.evaluate(opened.weights, opened.values, opened.out, own, steps, t, view)
             except Unsupported as error:
                 raise self._refusal(opened, str(error)) from error
             if found.error > limit(t.dtype):
@@ -112,7 +114,7 @@ class Decomposition:
         else:
             raw, aside = _MEASURES[self.edges](found)
             total = raw.sum(-1)
-            weights = _settled(raw, total, found.own)
+            weights = settled(raw, total, found.own)
             if aside is not None:
                 ratio = total / (total + aside).clamp(min=torch.finfo(total.dtype).tiny)
             dtype, device = self.session.reduction.dtype, self.session.reduction.device
@@ -141,19 +143,17 @@ class Decomposition:
         )
 
 
-def _own(opened: Open) -> torch.Tensor | None:
-    """For each output position its own input position; None if it has none."""
-    assert opened.weights is not None
-    n, m = opened.weights.shape[-2:]
-    places = torch.arange(n, device=opened.weights.device)
-    if "Merged" in type(opened.site.module).__name__ and m > n:
+def own_positions(call: Call, site: Site, n: int, m: int, past: int, device: torch.device) -> torch.Tensor | None:
+    """For each of ``n`` output positions its own among ``m`` input positions; None if it has none."""
+    places = torch.arange(n, device=device)
+    if "Merged" in type(site.module).__name__ and m > n:
         return places
-    if opened.call.kind == "cross":
+    if call.kind == "cross":
         return None
-    return places + opened.past if m == n + opened.past else None
+    return places + past if m == n + past else None
 
 
-def _settled(raw: torch.Tensor, total: torch.Tensor, own: torch.Tensor | None) -> torch.Tensor:
+def settled(raw: torch.Tensor, total: torch.Tensor, own: torch.Tensor | None) -> torch.Tensor:
     """Rows divided by their sums; a row to which nothing contributed is its own position's, or spread over all."""
     empty = total <= 0
     out = raw / torch.where(empty, 1.0, total)[..., None]

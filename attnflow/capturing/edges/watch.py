@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from attnflow.capturing.edges.decompose import Decomposition
+from attnflow.capturing.edges.replay import ValueZeroing
 from attnflow.capturing.session import Session, Watch
 from attnflow.errors import SelectionError
 
@@ -21,8 +22,6 @@ def watch(model: nn.Module, session: Session, edges: str, mixing: bool) -> Watch
         )
     if edges == "gradient":
         return None
-    if edges == "value_zeroing":
-        raise SelectionError("edges='value_zeroing' are not captured here. Use 'norm' or 'alti'.")
     if edges == "attention" and not mixing:
         return None
     if session.gradients or session.replace is not None:
@@ -32,7 +31,11 @@ def watch(model: nn.Module, session: Session, edges: str, mixing: bool) -> Watch
             f"edges={edges!r} and heads={session.reduction.heads!r}, but a part holds what all heads brought: leave "
             "heads= out."
         )
-    return Decomposition(model, session, edges, mixing)
+    if edges == "value_zeroing" and mixing:
+        raise SelectionError(
+            "edges='value_zeroing' and mixing=True, but only parts have a mixing ratio. Use edges='norm' or 'alti'."
+        )
+    return ValueZeroing(model, session) if edges == "value_zeroing" else Decomposition(model, session, edges, mixing)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +47,8 @@ def naive(model: nn.Module, inputs: dict[str, Any], kind: str) -> list[np.ndarra
     """Edges of every call of attention of one example, in order: rows are output positions, columns input positions."""
     tape = _tape(model, inputs)
     calls = [i for i, e in enumerate(tape) if e.kind == "attention"]
+    if not calls:
+        raise NotSeen("no call through the interface")
     return [_edges(_layer(tape, i, model), kind) for i in calls]
 
 
@@ -94,16 +98,76 @@ def _through(norm: Any, s: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor,
     return t / std[:, None, None] * gain.nanmedian(0).values, run(s)
 
 
+@torch.no_grad()
+def value_zeroing(model: nn.Module, inputs: dict[str, Any], layers: list[nn.Module]) -> list[np.ndarray]:
+    """The whole model is run again for each call and input position; ``layers`` are those of the calls, in order."""
+    states: dict[int, torch.Tensor] = {}
+    call, column, seen = -1, -1, 0
+
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal seen
+        if seen == call:
+            value = value.clone()
+            value[:, :, column] = 0
+        seen += 1
+        sizes.append(value.shape[2])
+        return own_eager(module)(module, query, key, value, mask, *args, **kwargs)
+
+    def leave(module: nn.Module, args: Any, out: Any) -> None:
+        states[id(module)] = (out[0] if isinstance(out, tuple) else out).clone()
+
+    handles = [layer.register_forward_hook(leave) for layer in layers]
+    found: list[np.ndarray] = []
+    try:
+        with eager_is(model, attend):
+            sizes: list[int] = []
+            model(**copy.deepcopy(inputs))
+            first, widths = dict(states), list(sizes)
+            for call, layer in enumerate(layers):
+                rows = []
+                for j in range(widths[call]):
+                    seen, column = 0, j
+                    model(**copy.deepcopy(inputs))
+                    a, b = first[id(layer)][0].double(), states[id(layer)][0].double()
+                    rows.append(1 - torch.cosine_similarity(a, b, dim=-1))
+                c = torch.stack(rows, 1)
+                found.append((c / c.sum(-1, keepdim=True)).numpy())
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def own_eager(module: Any) -> Any:
+    for base in type(module).__mro__:
+        eager = getattr(sys.modules[base.__module__], "eager_attention_forward", None)
+        if eager is not None:
+            return eager
+    raise NotSeen("no eager function")
+
+
+@contextmanager
+def eager_is(model: nn.Module, function: Any) -> Iterator[None]:
+    """Let ``model`` call ``function`` for attention."""
+    configs = list({id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}.values())
+    before = [c._attn_implementation_internal for c in configs]
+    for config in configs:
+        config._attn_implementation_internal = "eager"
+    AttentionInterface._global_mapping["eager"] = function
+    try:
+        yield
+    finally:
+        AttentionInterface._global_mapping.pop("eager")
+        for config, name in zip(configs, before, strict=True):
+            config._attn_implementation_internal = name
+
+
 def _tape(model: nn.Module, inputs: dict[str, Any]) -> list[Event]:
     model = copy.deepcopy(model).eval()
     tape: list[Event] = []
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-        for base in type(module).__mro__:
-            eager = getattr(sys.modules[base.__module__], "eager_attention_forward", None)
-            if eager is not None:
-                break
-        out, weights = eager(module, query, key, value, mask, *args, **kwargs)
+        out, weights = own_eager(module)(module, query, key, value, mask, *args, **kwargs)
         tape.append(Event("attention", module, out, weights, value))
         return out, weights
 
@@ -120,16 +184,8 @@ def _tape(model: nn.Module, inputs: dict[str, Any]) -> list[Event]:
     for module in model.modules():
         module.register_forward_pre_hook(enter, with_kwargs=True)
         module.register_forward_hook(leave)
-    for config in {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}.values():
-        config._attn_implementation_internal = "eager"
-    before = AttentionInterface._global_mapping.get("eager")
-    AttentionInterface._global_mapping["eager"] = attend
-    try:
+    with eager_is(model, attend):
         model(**copy.deepcopy(inputs))
-    finally:
-        AttentionInterface._global_mapping.pop("eager")
-        if before is not None:
-            AttentionInterface._global_mapping["eager"] = before
     return tape
 
 
