@@ -9,7 +9,9 @@ import typer
 
 from attnflow.commands.console import Edges, progress, show, status
 from attnflow.errors import AttnFlowError
-from attnflow.formats import check_file, endings, write_file
+from attnflow.formats import check_file, write_file
+from attnflow.formats import endings as file_endings
+from attnflow.probes.data import endings, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +27,9 @@ Model = Annotated[
 ]
 Limit = Annotated[int, typer.Option(help="Maximum number of examples.", min=1)]
 Methods = Annotated[list[str] | None, typer.Option("--method", "-m", help="A method; may be repeated.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help=f"Write the layer table to a {endings(*PARTS)} file.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help=f"Write the layer table to a {file_endings(*PARTS)} file.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
 
@@ -34,9 +38,7 @@ def verb_number(
     model: Model = INSIDE,
     data: Annotated[
         str | None,
-        typer.Option(
-            help="A .text/.gold, .tsv, .tsv.gz or .jsonl file, or the name of a dataset. [default: own grammar]"
-        ),
+        typer.Option(help=f"A {endings()} file, or the name of a dataset. [default: own grammar]"),
     ] = None,
     limit: Limit = 200,
     layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Also compare attention with gradients.")] = True,
@@ -47,18 +49,17 @@ def verb_number(
     overwrite: Overwrite = False,
 ) -> None:
     """Does the model know the verb's number, and do its attention, gradients and blank-out agree on why?"""
-    from attnflow.probes import data as files
     from attnflow.probes import grammar
     from attnflow.probes import verb_number as probe
     from attnflow.scoring.registry import find, names, with_edges
 
     known = names("attention")
     wanted = with_edges(methods or names("attention", shown=True), edges or ())
-    chosen = [m for m in wanted if find(m, argument="--method").needs == "attention"]
-    if not chosen:
+    attention = [m for m in wanted if find(m, argument="--method").needs == "attention"]
+    if not attention:
         raise AttnFlowError(f"--method {' '.join(methods or [])}, but the table's rows are {', '.join(known)}.")
     check_file("--out", out, PARTS, overwrite)
-    examples = grammar.sentences(limit, seed) if data is None else files.read(data, limit)
+    examples = grammar.sentences(limit, seed) if data is None else read(data, limit)
     loaded, tokenizer = _load(model)
     with progress("Asking the model") as step:
         choices = probe.choose(loaded, tokenizer, examples, progress=step)
@@ -72,7 +73,7 @@ def verb_number(
     if not layers:
         return
     with progress("Comparing") as step:
-        found = probe.layers(loaded, tokenizer, examples, chosen, progress=step).to_frame()
+        found = probe.layers(loaded, tokenizer, examples, attention, progress=step).to_frame()
     _show_layers(found)
     _write(found, out, overwrite)
 

@@ -16,7 +16,7 @@ import csv
 import gzip
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,7 +32,7 @@ class VerbExample:
     Attributes:
         prefix: the words before the verb.
         label: "singular" or "plural".
-        verb: the right form; empty where the source does not give it.
+        verb: the right form; empty where the data do not give it.
         other: the wrong form.
         rest: the words behind the verb, which a masked language model sees too.
         subject: which word of the prefix the subject is, where that is known.
@@ -50,26 +50,26 @@ class VerbExample:
     kind: str = ""
 
 
-def read(source: str | os.PathLike[str], limit: int | None = None) -> list[VerbExample]:
+def read(data: str | os.PathLike[str], limit: int | None = None) -> list[VerbExample]:
     """Examples from a file of any form in the table above, or from ``datasets`` by name; the first ``limit``."""
-    path = Path(source)
-    if path.suffix in (".text", ".gold"):
-        found: Iterable[VerbExample] = read_linzen(path)
-    elif path.name.endswith((".tsv", ".tsv.gz")):
-        found = read_table(path)
-    elif path.suffix == ".jsonl":
-        found = read_blimp(path)
-    elif path.exists():
+    path = Path(data)
+    reader = next((read_file for ending, read_file in READERS.items() if path.name.endswith(ending)), None)
+    if reader is None and path.exists():
         what = "a folder" if path.is_dir() else f"a {path.suffix or 'nameless'} file"
-        raise InputError(
-            f"{path} is {what}, and verb-number examples are in .text + .gold, .tsv, .tsv.gz or .jsonl files. "
-            "Give one of them."
-        )
-    elif path.suffix or str(source).startswith((".", "/")):
+        raise InputError(f"{path} is {what}, and verb-number examples are in {endings()} files. Give one of them.")
+    if reader is None and (path.suffix or str(data).startswith((".", "/"))):
         raise InputError(f"{path} is not there, and examples were asked from it: check the path.")
-    else:
-        found = read_dataset(str(source))
-    return list(islice(found, limit))
+    return list(islice(read_dataset(str(data)) if reader is None else reader(path), limit))
+
+
+def endings() -> str:
+    """The endings of the files that can be read, for messages and help.
+
+    >>> endings()
+    '.text, .gold, .tsv, .tsv.gz or .jsonl'
+    """
+    *most, last = READERS
+    return f"{', '.join(most)} or {last}"
 
 
 def read_linzen(path: str | os.PathLike[str]) -> list[VerbExample]:
@@ -139,7 +139,7 @@ def read_dataset(name: str) -> Iterable[VerbExample]:
     yield from from_rows(rows, name)
 
 
-def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "the rows") -> Iterable[VerbExample]:
+def from_rows(rows: Iterable[Mapping[str, Any]], origin: str = "the rows") -> Iterable[VerbExample]:
     """Examples from rows of any of the known tables.
 
     >>> rows = [{"sentence_good": "The keys to the cabinet are here.", "sentence_bad": "The keys to the cabinet is here."}]
@@ -147,19 +147,15 @@ def from_rows(rows: Iterable[Mapping[str, Any]], source: str = "the rows") -> It
     VerbExample(prefix='The keys to the cabinet', label='plural', verb='are', other='is', rest='here.', subject=None, attractors=None, kind='')
     """  # noqa: E501
     for row in rows:
-        if {"prefix", "label"} <= set(row):
-            yield _from_prefix(row)
-        elif {"sentence", "verb_pos", "verb_index"} <= set(row):
-            yield _from_linzen_table(row)
-        elif {"sentence_good", "sentence_bad"} <= set(row):
-            found = _from_pair(row)
-            if found is not None:
-                yield found
-        else:
+        convert = next((convert for columns, convert in TABLES.items() if columns <= set(row)), None)
+        if convert is None:
             raise InputError(
-                f"{source} has the columns {', '.join(map(str, row))}; verb-number examples have prefix and label, "
+                f"{origin} has the columns {', '.join(map(str, row))}; verb-number examples have prefix and label, "
                 "sentence_good and sentence_bad (BLiMP), or sentence, verb_pos and verb_index (Linzen et al.)."
             )
+        found = convert(row)
+        if found is not None:
+            yield found
 
 
 def _from_prefix(row: Mapping[str, Any]) -> VerbExample:
@@ -215,3 +211,19 @@ def number_of(verb: str, other: str) -> str:
     if a.endswith("s") != b.endswith("s"):
         return "singular" if a.endswith("s") else "plural"
     return "singular" if len(a) > len(b) else "plural"
+
+
+READERS: dict[str, Callable[[Path], Iterable[VerbExample]]] = {
+    ".text": read_linzen,
+    ".gold": read_linzen,
+    ".tsv": read_table,
+    ".tsv.gz": read_table,
+    ".jsonl": read_blimp,
+}
+"""What reads a file, by its ending: a new form of file is a function and a line here."""
+TABLES: dict[frozenset[str], Callable[[Mapping[str, Any]], VerbExample | None]] = {
+    frozenset({"prefix", "label"}): _from_prefix,
+    frozenset({"sentence", "verb_pos", "verb_index"}): _from_linzen_table,
+    frozenset({"sentence_good", "sentence_bad"}): _from_pair,
+}
+"""What makes an example of a row, by the columns that it has; None leaves the row out."""

@@ -65,7 +65,8 @@ def test_names_go_to_datasets(monkeypatch):
 
     asked = []
 
-    def fake(name, config, split):
+    def fake(name, config, split, trust_remote_code):
+        assert trust_remote_code is False
         asked.append((name, config, split))
         return [{"sentence_good": "The boys run.", "sentence_bad": "The boys runs."}]
 
@@ -122,3 +123,13 @@ def test_both_forms_of_our_test_set_agree(data):
 def test_rows_without_known_columns_name_them():
     with pytest.raises(AttnFlowError, match="the rows has the columns a"):
         list(data.from_rows([{"a": 1}]))
+
+
+def test_a_new_form_of_file_is_a_function_and_a_line(tmp_path, monkeypatch):
+    def read_words(path):
+        return [data.VerbExample(line, "plural") for line in path.read_text().splitlines()]
+
+    monkeypatch.setitem(data.READERS, ".words", read_words)
+    (tmp_path / "mine.words").write_text("the keys\nthe men\n")
+    assert [e.prefix for e in read(tmp_path / "mine.words", 1)] == ["the keys"]
+    assert data.endings().endswith(".jsonl or .words")
