@@ -32,3 +32,7 @@ class SelectionError(AttnFlowError):
 
 class FileError(AttnFlowError):
     """A file exists already, or is not one that attnflow wrote."""
+
+
+class AttnFlowWarning(UserWarning):
+    """A result that is right as computed and may mislead all the same; its ``notes`` say the same."""

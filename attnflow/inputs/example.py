@@ -135,6 +135,11 @@ class Example:
         found = getattr(self.tokenizer, f"{name}_token_id", None)
         return int(found) if found is not None and int(found) < self.vocabulary else None
 
+    def unknown_id(self) -> int | None:
+        """The id of the "unk" token, if it stands for unknown words alone: GPT-2 and its kin call the end token so."""
+        found = self.token_id("unk")
+        return None if found in {self.token_id("eos"), self.token_id("bos")} else found
+
     def special_id(self, name: str, choices: Sequence[str], argument: str) -> int:
         """The same, where there must be one; the error names what there is instead."""
         if name not in choices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnflow.divergence import DISTANCES
-from attnflow.errors import SelectionError, WeightsError
+from attnflow.errors import AttnFlowWarning, SelectionError, WeightsError
 from attnflow.inputs.embedding import IDS, find, repeated, run
 from attnflow.inputs.example import Example, examples
 from attnflow.inputs.running import undisturbed
@@ -26,6 +27,8 @@ TOKENS = ("mask", "unk", "pad", "eos")
 BLANKS = (*TOKENS, "delete", "mean-embedding")
 PIXELS = ("mean", "zero")
 UNITS = ("token", "word")
+# Scores that differ by less than this share of the largest are called flat.
+FLAT = 0.01
 
 
 @overload
@@ -57,8 +60,8 @@ def blankout(
     Args:
         model, tokenizer, text: as everywhere; ``text`` may be a list, a ``BatchEncoding`` or ids.
         blank: "mask", "unk", "pad" or "eos" (the tokenizer's), the id of a token, "delete", or "mean-embedding" (the
-            mean of all word embeddings). "auto": the first of mask, unk and mean-embedding that there is. For
-            images: "mean" (the image's mean colour; "auto") or "zero".
+            mean of all word embeddings). "auto": the first of mask, unk and mean-embedding that there is; an unk token
+            that is also the begin or end token does not count. For images: "mean" (the mean colour; "auto") or "zero".
         target: what is explained; None = what the model predicted. See :mod:`attnflow.inputs.target`.
         score: "prob", "logit" or "logprob" of the target; or the distance between the whole outputs: "tvd", "kl",
             "jsd", "cosine", "euclidean". None: "prob", or "cosine" for a model without a head.
@@ -128,7 +131,22 @@ def blankout_of(
     }
     scores = scores if signed else np.abs(scores)
     known: dict[str, Any] = {"position": goal.position, "target": goal.label, "unit": unit}
+    known["notes"] = _flat(scores, blank, example.token_name(blank))
     return Relevance(scores[None], groups.tokens, ("input",), "blankout", settings, example.name, **known)
+
+
+def _flat(scores: npt.NDArray[np.float64], blank: str | int, name: str) -> tuple[str, ...]:
+    """A note, and a warning, where the scores of all inputs are nearly the same."""
+    found = scores[np.isfinite(scores)]
+    if len(found) < 3 or np.ptp(found) > FLAT * np.abs(found).max():
+        return ()
+    other = "delete" if blank != "delete" else "mean-embedding"
+    note = (
+        f"blankout: {name} in the place of any input gives nearly the same score ({found.min():.3g} … "
+        f"{found.max():.3g}), which ranks nothing. Use another blank:  blank={other!r}"
+    )
+    warnings.warn(note, AttnFlowWarning, stacklevel=2)
+    return (note,)
 
 
 def settle_blank(example: Example, blank: str | int) -> str | int:
@@ -145,8 +163,9 @@ def settle_blank(example: Example, blank: str | int) -> str | int:
             raise SelectionError(f"blank={blank}, but the model knows {size} ids: use 0 to {size - 1}.")
         return blank
     if blank == "auto":
-        known = [t for t in ("mask", "unk") if example.token_id(t) is not None]
-        return settle_blank(example, known[0]) if known else "mean-embedding"
+        token = example.token_id("mask")
+        token = example.unknown_id() if token is None else token
+        return "mean-embedding" if token is None else token
     if blank in ("delete", "mean-embedding"):
         return blank
     return example.special_id(str(blank), BLANKS, "blank")

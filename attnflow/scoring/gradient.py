@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnflow.errors import SelectionError
+from attnflow.errors import AttnFlowWarning, SelectionError
 from attnflow.inputs.embedding import IDS, Embedder, find, run
 from attnflow.inputs.example import Example, examples
 from attnflow.inputs.running import differentiable, fixed_seed, undisturbed
@@ -34,6 +35,8 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "abs_of_sum": lambda g: g.sum(-1).abs(),
     "paper": lambda g: g.sum(-1).abs(),
 }
+# The share of F(x) − F(baseline) that scores along a path may miss without a word.
+FAR = 0.05
 BASELINES = ("zero", "pad", "mask", "unk")
 
 
@@ -140,10 +143,24 @@ def gradient_of(
         "route": "pixels" if embedder is None else embedder.route,
         "module": "" if embedder is None else embedder.name,
     }
+    known: dict[str, Any] = {"position": goal.position, "target": goal.label}
     if ends:
         settings |= {"baseline": baseline, "steps": steps, "convergence_delta": delta}
-    known: dict[str, Any] = {"position": goal.position, "target": goal.label}
+        with torch.no_grad():
+            known["notes"] = _far(method, steps, float(delta or 0.0), float((forward(*points) - forward(*ends)).sum()))
     return Relevance(scores[None], example.tokens, ("input",), "gradient", settings, example.name, **known)
+
+
+def _far(method: str, steps: int, delta: float, change: float) -> tuple[str, ...]:
+    """A note, and a warning, where the scores are far from summing to F(x) − F(baseline)."""
+    if abs(delta) <= FAR * abs(change):
+        return ()
+    note = (
+        f"{method}: the scores miss F(x) − F(baseline) = {change:.3g} by {delta:.3g}, more than {FAR:.0%} of it, after "
+        f"{steps} steps. Take more steps, or another baseline:  steps={4 * steps}"
+    )
+    warnings.warn(note, AttnFlowWarning, stacklevel=2)
+    return (note,)
 
 
 def _scored(goal: Goal, score: str | None, reduce: str) -> Goal:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnflow import blankout
-from attnflow.errors import InputError, SelectionError
+from attnflow.errors import AttnFlowWarning, InputError, SelectionError
 from attnflow.inputs.example import _patches
 from attnflow.scoring.blankout import DISTANCES
 from attnflow.tokens import Tokens
@@ -241,3 +241,22 @@ def test_images_that_are_not_made_of_patches_are_refused():
         blankout(tiny("vit"), inputs={"pixel_values": torch.zeros(1, 3, 28, 24)})
     with pytest.raises(InputError, match=r"names no patch_size for pixel_values of shape \(1, 3, 24, 24\)"):
         _patches(Tokens.numbered(4), torch.zeros(1, 3, 24, 24))
+
+
+def test_an_unknown_token_that_is_the_end_token_is_no_blank():
+    tok = tokenizer()
+    tok.unk_token, tok.mask_token = tok.eos_token or tok.sep_token, None
+    tok.eos_token = tok.unk_token
+    found = blankout(tiny("llama"), tok, [3, 7, 8, 9])
+    assert found.settings["blank"] == "mean-embedding"
+
+
+def test_a_flat_blankout_says_so_and_names_another_blank():
+    whole = tiny("bert")(torch.tensor([[1, 5, 6, 2]])).logits
+
+    def flat(outputs):
+        return torch.isclose(outputs.logits, whole, atol=1e-6).all(-1).double()
+
+    with pytest.warns(AttnFlowWarning, match="in the place of any input gives nearly the same score .* blank='delete'"):
+        found = blankout(tiny("bert"), tokenizer(), [1, 5, 6, 2], blank=3, target=flat, batch_size=1)
+    assert "ranks nothing" in found.notes[0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnflow import gradient
-from attnflow.errors import CaptureError, InputError, SelectionError
+from attnflow.errors import AttnFlowWarning, CaptureError, InputError, SelectionError
 from attnflow.inputs.embedding import find
 from attnflow.scoring.gradient import METHODS, REDUCTIONS
 from tests.tiny_models import FAMILIES, IDS, TEXT, state, tiny, tokenizer
@@ -230,3 +230,10 @@ def test_errors_name_the_choices():
         gradient("bert", text=IDS)
     with pytest.raises(InputError, match="Nothing to score in inputs_embeds"):
         gradient(model, inputs={"inputs_embeds": torch.zeros(1, 3, 16)})
+
+
+def test_a_path_with_too_few_steps_says_how_far_off_it_is():
+    with pytest.warns(AttnFlowWarning, match=r"integrated_gradients: the scores miss F\(x\) − F\(baseline\).*steps=4"):
+        found = gradient(tiny("bert"), tokenizer(), [1, 5, 6, 7, 2], method="integrated_gradients", steps=1)
+    assert found.notes and "after 1 steps" in found.notes[0]
+    assert gradient(tiny("bert"), tokenizer(), [1, 5, 6, 7, 2], method="integrated_gradients", steps=64).notes == ()
