@@ -58,7 +58,7 @@ class Setting:
     def methods(self) -> dict[str, dict[str, Any]]:
         """Every way to compose with every kind of edges, by the names of the registry."""
         made: dict[str, dict[str, Any]] = {_name(way, edges): {} for edges in self.edges for way in WAYS}
-        return made | MEASURED
+        return made | (MEASURED if "norm" in self.edges else {})
 
 
 def _name(way: str, edges: str) -> str:
@@ -171,6 +171,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=500, help="sentences for the encoders")
     parser.add_argument("--causal", type=int, default=120, help="sentences for SmolLM2")
     parser.add_argument("--only", action="append", help="one of the models; may be given several times")
+    parser.add_argument("--edges", action="append", choices=EDGES, help="only these, and the docs stay as they are")
     parser.add_argument("--quick", action="store_true", help="4 sentences, the docs stay as they are")
     parser.add_argument("--redraw", action="store_true", help="compute nothing")
     return parser.parse_args()
@@ -186,12 +187,14 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     count, causal = (4, 2) if given.quick else (given.count, given.causal)
     chosen = settings(given.classifier, count, causal)
+    for setting in chosen.values():
+        setting.edges = tuple(edges for edges in setting.edges if edges in (given.edges or EDGES))
     given.work.mkdir(parents=True, exist_ok=True)
     texts = sentences(given.data / "test.tsv", count)
     parts = [run(name, s, texts, given.work) for name, s in chosen.items() if not given.only or name in given.only]
     frame = frame_of(parts)
     print(table(frame), "\n\n", table(frame, GRADIENTS), sep="")
-    if not given.quick and not given.only:
+    if not (given.quick or given.only or given.edges):
         write(frame)
 
 
