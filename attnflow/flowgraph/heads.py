@@ -15,11 +15,11 @@ SOLVED = 8e8
 
 @dataclass(frozen=True)
 class Room:
-    """What a graph may hold: a page shall have 2 MB at most and be there in a few seconds.
+    """What a graph may hold: a page has at most 2 MB and is made in a few seconds.
 
     Attributes:
         scores: numbers of the bars; about 4 bytes each in the page.
-        edges: of the flows, all pairs together; about 5 bytes each with their places.
+        edges: edges of the flows, all pairs together; about 5 bytes each with their places.
         work: pairs × (steps × tokens² + what a pair costs in any case); 15 nanoseconds each.
     """
 

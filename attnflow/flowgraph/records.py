@@ -64,7 +64,7 @@ class PairFlow:
 class Output:
     """An output position (number ``row`` of the output positions) at a layer (``layer`` is its true number).
 
-    ``scores[method]`` is one number an input, ``words[method]`` one an input word; ``special[method]`` the share that
+    ``scores[method]`` is one number per input, ``words[method]`` one per input word; ``special[method]`` the share that
     special tokens have of it. Methods without a score for this output are left out.
     """
 
@@ -101,7 +101,7 @@ class FlowGraph:
         of_inputs: those of them that score the inputs as such, whatever the output.
         words: which inputs make up which word.
         curves: correlations with other methods.
-        notes: what a reader must know besides.
+        notes: what else a reader must know.
         model: name of the model.
         image: the input image, ``[height, width, 3]`` bytes, where there was one.
         grid: rows and columns of its patches.

@@ -1,4 +1,4 @@
-"""How inputs are scored: one file per method, from attention (raw, rollout, flow) or from the model's own reaction."""
+"""How inputs are scored, one file per method: from attention (raw, rollout, flow) or from the model's own reaction."""
 
 from typing import TYPE_CHECKING
 

@@ -20,7 +20,7 @@ class Captures:
         model, tokenizer: as everywhere.
         given: the example, as ``text`` or ``inputs`` of :func:`attnflow.capture`.
         goal: gives the number that gradient edges explain; called once they are asked for.
-        heads: how heads are brought down, where the edges have any.
+        heads: how heads are brought down to one matrix, where the edges have heads.
     """
 
     model: Any
@@ -35,7 +35,7 @@ class Captures:
         return self._kind(call.captured)
 
     def any(self) -> Attention:
-        """Whatever was captured, for what all kinds have in common: names and numbers of positions."""
+        """Any of the captures, for what all kinds have in common: names and numbers of positions."""
         return next(iter(self.kept.values())) if self.kept else self._kind({})
 
     def _kind(self, wanted: dict[str, Any]) -> Attention:

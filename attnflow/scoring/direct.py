@@ -51,7 +51,7 @@ def direct(
     Args:
         source: a model (with ``tokenizer`` and ``text``), an :class:`Attention`, Hugging Face's tuple of
             attentions, or an array ``[L, n, n]`` or ``[L, H, n, n]``.
-        layer: one layer by its true number (negatives from the top), or None for all.
+        layer: one layer by the model's own number (negative ones count from the top), or None for all.
         position: one output position: a number, "cls", "last", "mask", or None for all.
         start_layer: leave out the layers below this one.
         heads, sinks, block, tokens, edges, options: as for :func:`attnflow.raw`.

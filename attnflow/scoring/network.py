@@ -37,7 +37,7 @@ _NAMES = "a number in [0, 1), 'none', 'add' or 'measured'"
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One attention layer inside a graph of ``size`` nodes a level.
+    """One attention layer inside a graph of ``size`` nodes per level.
 
     Rows ``row … row+q`` (above) look at columns ``column … column+k`` (below) with ``weights`` [q, k] and at
     their own node with the residual ``share`` [q]; all other nodes are handed down as they are. Weights and share are
@@ -71,7 +71,7 @@ class Step:
         return out
 
     def below(self, above: F64) -> F64:
-        """``above @ M``: carries ``[..., size]`` from the upper level to the lower one, in q·k operations a row."""
+        """``above @ M``: carries ``[..., size]`` from the upper level to the lower one, in q·k operations per row."""
         rows, columns = self._slices()
         mass, weights = self._parts()
         out = above.copy()
@@ -121,7 +121,7 @@ class Network:
 
     @property
     def size(self) -> int:
-        """Nodes a level."""
+        """Number of nodes per level."""
         return self.steps[0].size
 
     def stack(self) -> F64:
@@ -334,7 +334,7 @@ def _by_layer(residual: Residual, heights: list[int]) -> Iterator[F64]:
     if values.ndim > 0 and len(values) != len(heights):
         raise ShapeError(f"residual has shares for {len(values)} layers, but there are {len(heights)}.")
     if values.ndim == 2 and any(len(v) != q for v, q in zip(values, heights, strict=True)):
-        raise ShapeError(f"residual has {values.shape[1]} shares a layer, but a layer has {heights[0]} positions.")
+        raise ShapeError(f"residual has {values.shape[1]} shares per layer, but a layer has {heights[0]} positions.")
     if values.ndim > 2:
         raise ShapeError(f"residual has {values.ndim} axes; use a number, [layers] or [layers, positions].")
     for i in range(len(heights)):

@@ -48,7 +48,7 @@ class Method:
     """One way to score inputs.
 
     Attributes:
-        name: how tables, options and files call it.
+        name: what tables, options and files call it.
         function: what computes the scores; the module says how it is called.
         needs: "attention", or "model" where scores come from further runs of the model.
         help: what it does, in one line.
@@ -83,17 +83,17 @@ class MethodCall:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def settings(self) -> dict[str, Any]:
-        """Plain values that tell this call from another one of the same name."""
+        """Plain values that distinguish this call from another one of the same name."""
         return {"function": self.method.name, **self.method.defaults, **self.options}
 
     @property
     def edges(self) -> str:
-        """What the matrices hold that it reads."""
+        """What the matrices that it reads hold."""
         return {**self.method.defaults, **self.options}.get("edges") or "attention"
 
     @property
     def captured(self) -> dict[str, Any]:
-        """The options of :func:`attnflow.capture` by which there is what it reads: edges, mixing ratios."""
+        """The options of :func:`attnflow.capture` that provide what it reads: edges, mixing ratios."""
         residual = {**self.method.defaults, **self.options}.get("residual")
         if self.edges != "attention":
             return {"edges": self.edges}
@@ -225,7 +225,7 @@ def register(
 
 
 def unregister(name: str) -> None:
-    """Take a method of your own out again."""
+    """Remove a method of your own."""
     if any(method.name == name for method in _BUILT_IN) or name not in _REGISTRY:
         own = ", ".join(n for n in _REGISTRY if n not in {m.name for m in _BUILT_IN}) or "none"
         raise SelectionError(f"{name!r} is not a method that you registered. There is: {own}.")
@@ -277,7 +277,7 @@ def with_edges(methods: Sequence[str], edges: Sequence[str]) -> tuple[str, ...]:
 
 
 def find(name: str, needs: str | None = None, argument: str = "method") -> Method:
-    """The method of that name; an unknown one is an error that lists those there are."""
+    """The method of that name; for an unknown name, an error that lists the known ones."""
     found = _REGISTRY.get(name)
     if found is None or needs not in (None, found.needs):
         raise SelectionError(f"{argument} {name!r} is not known. Use some of: {', '.join(names(needs))}{_hint(needs)}.")

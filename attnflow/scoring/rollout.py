@@ -48,14 +48,14 @@ def rollout(
     positions:  Ã(l) = Â(l)·Ã(l−1),  Ã(0) = Â(0),  with  Â = (1−ρ)·W + ρ·I, rows divided by their sums.
     ``scores[l, i, j]`` is how much output position *i* at layer *l* draws on input position *j*; rows sum to one.
 
-    With other ``edges`` the same product of other matrices: those that hold the residual connection are multiplied as
-    they are, gradient edges give Chefer's generic rule R ← R + Ā·R (Chefer et al. 2021, equation 6), whose rows have
-    any sum.
+    With other ``edges`` it is the same product of other matrices. Those that hold the residual connection are
+    multiplied as they are; gradient edges give Chefer's generic rule R ← R + Ā·R (Chefer et al. 2021, equation 6),
+    whose rows have any sum.
 
     Args:
         source: a model (with ``tokenizer`` and ``text``), an :class:`Attention`, Hugging Face's tuple of
             attentions, or an array ``[L, n, n]`` or ``[L, H, n, n]``.
-        layer: one layer by its true number (negatives from the top), or None for all.
+        layer: one layer by the model's own number (negative ones count from the top), or None for all.
         position: one output position: a number, "cls", "last", "mask", or None for all. For one position and
             layer only a vector is carried down, at L·n² instead of L·n³ operations.
         residual: the residual share ρ: a number in [0, 1); by default 0.5, as in the paper. "none": 0. "measured":
@@ -123,7 +123,7 @@ def products(net: Network, tops: Sequence[int]) -> F64:
 def rows(net: Network, tops: Sequence[int], node: int) -> F64:
     """Rollout of one node at each of ``tops``: ``[len(tops), size]``.
 
-    A vector for each top is carried down from there, all of them in one product a step.
+    A vector for each top is carried down from there, all of them in one product per step.
     """
     carried = np.zeros((len(tops), net.size))
     order = np.array(tops)

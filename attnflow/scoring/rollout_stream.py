@@ -120,9 +120,9 @@ def rollout_row(
     sinks: str = "keep",
     block: int | None = None,
 ) -> Streamed | list[Streamed]:
-    """Rollout of one output position, with n · width numbers a layer and no n × n matrix.
+    """Rollout of one output position, with n · width numbers per layer and no n × n matrix.
 
-    Only where the model calls attention through transformers' interface; other models carry the product, of which
+    Models must call attention through transformers' interface for this; others carry the whole product, of which
     this is one row, and ``settings["stream"]`` says so.
     """
     job = _job(model, tokenizer, text, inputs, residual, start_layer, layer, heads, sinks, block)
@@ -169,7 +169,7 @@ def _job(
     if isinstance(residual, float | int) and not 0 <= residual < 1:
         raise SelectionError(f"residual={residual!r}, but a residual share is in [0, 1): 0.5 is the paper's.")
     if heads == "all":
-        raise SelectionError("heads='all', and rollout needs one matrix a layer. Use 'mean', 'max', 'min' or a head.")
+        raise SelectionError("heads='all', and rollout needs one matrix per layer. Use 'mean', 'max', 'min' or a head.")
     found = survey(module)
     towers = {s.tower for s in found.sites.values()}
     if len(towers) > 1:

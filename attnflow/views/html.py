@@ -128,7 +128,7 @@ def _graph_footer(g: FlowGraph) -> Markup:
 def _head_line(g: FlowGraph) -> str:
     if not g.head_count:
         return (
-            f"Heads: {g.heads}, no other way is here, as the attention was brought down to one matrix a layer. To "
+            f"Heads: {g.heads}, no other way is here, as the attention was brought down to one matrix per layer. To "
             'switch between heads:  capture(…, heads="all")'
         )
     names = [other.heads for other in (g, *g.fusions)]

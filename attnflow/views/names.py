@@ -1,4 +1,4 @@
-"""How tokens are shown: white space made visible, control characters and direction marks taken out of play."""
+"""How tokens are shown: white space is made visible, and control characters and direction marks are disarmed."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def plot(relevance: Relevance, ax: Axes | None = None, cmap: str = "Blues", **op
 
 
 def plot_all(results: Sequence[Relevance]) -> Figure:
-    """One heat-map below the other, one a result."""
+    """One heat-map below the other, one per result."""
     rows = max(len(r.layers) if r.scores.ndim == 2 else len(r.rows) for r in results)
     figure = _figure(len(results[0].tokens), rows * len(results) + 2 * (len(results) - 1))
     axes = figure.subplots(len(results), 1, squeeze=False)
@@ -110,7 +110,7 @@ def _lines(names: Sequence[str], width: int) -> list[tuple[int, int]]:
 
 
 def new_axes(columns: float, rows: float) -> Axes:
-    """Axes of a new figure with room for so many columns and rows."""
+    """Axes of a new figure with room for these columns and rows."""
     axes: Axes = _figure(columns, rows).add_subplot()
     return axes
 

@@ -44,7 +44,7 @@ def tables(results: Sequence[Relevance], console: Console) -> list[Table]:
 
 
 def table(results: Sequence[Relevance], console: Console, token_width: int = _LONGEST) -> Table:
-    """One row a token, one column a method: the scores at the last layer that each result holds.
+    """One row per token, one column per method: the scores at the last layer that each result holds.
 
     Bars are drawn on a terminal only; in a pipe there are plain numbers.
     """

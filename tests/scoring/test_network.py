@@ -116,7 +116,7 @@ def test_two_towers_are_one_network_over_both_sequences():
         (float("nan"), SelectionError, "residual=nan"),
         ("half", SelectionError, "residual='half' is not known. Use a number in .0, 1., 'none', 'add' or 'measured'"),
         ([0.5], ShapeError, "shares for 1 layers, but there are 4"),
-        (np.zeros((4, 3)), ShapeError, "3 shares a layer, but a layer has 5 positions"),
+        (np.zeros((4, 3)), ShapeError, "3 shares per layer, but a layer has 5 positions"),
         (np.zeros((4, 5, 1)), ShapeError, "residual has 3 axes"),
     ],
 )

@@ -70,7 +70,7 @@ def test_batches(name: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(AttnFlowError, match="2 towers"):
         rollout_matrix(tiny.model("bart"), None, tiny.IDS)
-    with pytest.raises(AttnFlowError, match="one matrix a layer"):
+    with pytest.raises(AttnFlowError, match="one matrix per layer"):
         rollout_matrix(tiny.model("bert"), None, tiny.IDS, heads="all")
     with pytest.raises(AttnFlowError, match="in \\[0, 1\\)"):
         rollout_matrix(tiny.model("bert"), None, tiny.IDS, residual=1.0)

@@ -31,7 +31,7 @@ def graph(caps: Capacities) -> nx.DiGraph[tuple[int, int]]:
 
 
 def solve_networkx(stack: Any, tops: Sequence[int], rows: Sequence[int]) -> Solution:
-    """The same as :func:`attnflow.scoring.flow.solver.solve`, one ``networkx.maximum_flow_value`` a pair.
+    """The same as :func:`attnflow.scoring.flow.solver.solve`, one ``networkx.maximum_flow_value`` per pair.
 
     >>> solve_networkx([[[0.5, 0.5], [0.5, 0.5]]] * 2, [2], [0]).scores
     array([[[1., 1.]]])

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Work(NamedTuple):
-    """Flat arrays over S steps and n tokens, w words a set; to the kernel they are plain addresses."""
+    """Flat arrays over S steps and n tokens, w words per set; to the kernel they are plain addresses."""
 
     cap: Any  # [S*n*n] capacities, renumbered for the sink
     fresh: Any  # [S*n*w] row (h, i): the edges with capacity
@@ -23,7 +23,7 @@ class Work(NamedTuple):
     seen: Any  # [(S+1)*w] the nodes that can reach the sink
     active: Any  # [(S+1)*w] the nodes with excess
     useful: Any  # [(S+1)*w] the nodes with limit > 0
-    sums: Any  # [(S+1)*n] one number a node, for whoever needs it
+    sums: Any  # [(S+1)*n] one number per node, for whoever needs it
     inside: Any  # [(S+1)*n] the same
 
 
