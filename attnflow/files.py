@@ -109,34 +109,34 @@ def save(
     """Write ``arrays`` and ``header`` to one file of the given ``kind`` ("attention", "relevance")."""
     from safetensors.numpy import save as to_bytes
 
-    target = as_path(path)
-    refuse_overwrite(target, overwrite)
+    location = as_path(path)
+    refuse_overwrite(location, overwrite)
     # As ASCII, so that a lone surrogate in a token, which UTF-8 cannot hold, is kept too.
     head = json.dumps({"format": FORMAT, "kind": kind, **header})
     data = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
     marks = {_KEY: head, _DIGEST: _digest(head, data)}
-    write_bytes(target, to_bytes(data, metadata=marks), overwrite)
+    write_bytes(location, to_bytes(data, metadata=marks), overwrite)
 
 
 def load(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
     """Read what :func:`save` wrote: the arrays and the header."""
     from safetensors import safe_open
 
-    source = as_path(path)
-    if not source.is_file():
-        raise FileError(f"{source} is not a file: nothing to load.")
+    location = as_path(path)
+    if not location.is_file():
+        raise FileError(f"{location} is not a file: nothing to load.")
     try:
-        with safe_open(str(source), framework="numpy") as file:
+        with safe_open(str(location), framework="numpy") as file:
             metadata = file.metadata() or {}
-            header = _header(source, metadata, kind)
+            header = _header(location, metadata, kind)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except AttnFlowError:
         raise
     except Exception as error:  # of the reader, the system, or numpy, which lacks some types of numbers
         raise FileError(
-            f"{source} is not a whole safetensors file ({error}): damaged, cut short, or of another kind."
+            f"{location} is not a whole safetensors file ({error}): damaged, cut short, or of another kind."
         ) from None
-    _check_digest(source, metadata, header, arrays)
+    _check_digest(location, metadata, header, arrays)
     return arrays, header
 
 
@@ -151,32 +151,32 @@ def _digest(head: str, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
 
 
 def _check_digest(
-    source: Path, metadata: Mapping[str, str], header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
+    location: Path, metadata: Mapping[str, str], header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
 ) -> None:
     found = metadata.get(_DIGEST)
     if found is None and header["format"] == 1:
         return
     if found != _digest(metadata[_KEY], arrays):
-        raise FileError(f"{source} is not as it was written: its content and its digest disagree. It is damaged.")
+        raise FileError(f"{location} is not as it was written: its content and its digest disagree. It is damaged.")
 
 
-def _header(source: Path, metadata: Mapping[str, str], kind: str) -> dict[str, Any]:
+def _header(location: Path, metadata: Mapping[str, str], kind: str) -> dict[str, Any]:
     if _KEY not in metadata:
-        raise FileError(f"{source} is a safetensors file, but attnflow did not write it: its header has no "
+        raise FileError(f"{location} is a safetensors file, but attnflow did not write it: its header has no "
                         f"'{_KEY}' entry.")  # fmt: skip
     try:
         header = dict(json.loads(metadata[_KEY]))
     except (TypeError, ValueError, RecursionError):
-        raise FileError(f"{source} has an attnflow header that is not readable JSON: damaged.") from None
+        raise FileError(f"{location} has an attnflow header that is not readable JSON: damaged.") from None
     found = header.get("format")
     if not isinstance(found, int) or not 1 <= found <= FORMAT:
         raise FileError(
-            f"{source} has format {found}, and this attnflow reads formats up to {FORMAT}. "
+            f"{location} has format {found}, and this attnflow reads formats up to {FORMAT}. "
             "Update it:  pip install -U attnflow"
         )
     if header.get("kind") != kind:
         raise FileError(
-            f"{source} holds {header.get('kind')!r}, but {kind!r} was asked for. "
+            f"{location} holds {header.get('kind')!r}, but {kind!r} was asked for. "
             f"Use attnflow.{str(header.get('kind')).capitalize()}.load(path)."
         )
     return header

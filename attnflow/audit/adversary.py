@@ -95,7 +95,7 @@ def adversary(
             way outwards within ε is found more easily, where many heads are changed or the output is sensitive.
         examples: how many texts are shown with both weights, those that moved furthest first.
         position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
-        text_column, target_column, limit: which data; the target is the label.
+        text_column, target_column, limit: which data; the column ``target_column`` has the labels.
         max_length: cut texts to this many tokens.
         batch_size: the largest number of texts, times the candidates, per forward pass.
         seed: for the starts; the same whatever the batch size.

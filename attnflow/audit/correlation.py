@@ -89,7 +89,7 @@ def correlation(
         special_tokens: False leaves [CLS], </s> and their like out of the ranking, as the paper does with SOS and EOS.
         significance: the p-value up to which a τ counts as significant.
         position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
-        text_column, target_column, limit: which data; the target is the label.
+        text_column, target_column, limit: which data; the column ``target_column`` has the labels.
         max_length: cut texts to this many tokens.
         batch_size: the largest number of shortened texts per forward pass.
         progress: called with (texts done, total).

@@ -45,7 +45,7 @@ class AttentionRow:
         return f"mean over heads of layers {list(self.layers)}, row {self.position!r}; a pooling attention as it is"
 
 
-class Watch:
+class RowWatch:
     """The attention of the latest run of a model that is watched."""
 
     def __init__(self, model: Any, attention_row: AttentionRow, change: Replace | None) -> None:
@@ -78,9 +78,9 @@ class Watch:
 
 
 @contextmanager
-def watched(model: Any, attention_row: AttentionRow, change: Replace | None = None) -> Iterator[Watch]:
+def watched(model: Any, attention_row: AttentionRow, change: Replace | None = None) -> Iterator[RowWatch]:
     """A model whose attention is seen, and changed by ``change``, also while it trains."""
-    watch = Watch(model, attention_row, change)
+    watch = RowWatch(model, attention_row, change)
     with live(model, watch.note):
         yield watch
 

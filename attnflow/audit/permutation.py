@@ -96,7 +96,7 @@ def permutation(
         share_heads: one permutation for all heads of a layer, instead of one for each.
         permutations: the number of permutations per text.
         position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
-        text_column, target_column, limit: which data; the target is the label.
+        text_column, target_column, limit: which data; the column ``target_column`` has the labels.
         max_length: cut texts to this many tokens.
         batch_size: the largest number of permutations per forward pass.
         seed: for the permutations; the same whatever the batch size.

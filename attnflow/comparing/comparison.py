@@ -199,26 +199,26 @@ class Comparison:
 
         from attnflow.comparing.records import Records, check_seal, read_parts, read_settings
 
-        source = files.as_path(path)
-        if source.is_dir():
+        location = files.as_path(path)
+        if location.is_dir():
             records = Records(None)
-            settings = read_settings(source)
-            for table in read_parts(source):
+            settings = read_settings(location)
+            for table in read_parts(location):
                 records.add(table)
             return cls(records.table(), settings, records.costs())
-        if not source.is_file():
-            raise FileError(f"{source} is neither a file nor a folder: nothing to load.")
+        if not location.is_file():
+            raise FileError(f"{location} is neither a file nor a folder: nothing to load.")
         try:
-            table = pq.ParquetFile(source).read()
+            table = pq.ParquetFile(location).read()
         except Exception as error:  # whatever the reader makes of bytes that may be anything
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise FileError(f"{source} is not a whole Parquet file ({reason}).") from None
+            raise FileError(f"{location} is not a whole Parquet file ({reason}).") from None
         head = (table.schema.metadata or {}).get(_HEAD)
         if head is None:
-            raise FileError(f"{source} is a Parquet file, but Comparison.save did not write it.")
-        with files.reading(source):
+            raise FileError(f"{location} is a Parquet file, but Comparison.save did not write it.")
+        with files.reading(location):
             kept = json.loads(head)
-            check_seal(table, source, required=kept.get("format", 1) > 1)
+            check_seal(table, location, required=kept.get("format", 1) > 1)
             costs = {str(k): float(v) for k, v in kept["costs"].items()}
             plain = _checked(table.replace_schema_metadata(None))
             return cls(plain, dict(kept["settings"]), costs, int(kept["bootstrap"]), int(kept["seed"]))

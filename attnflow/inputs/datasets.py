@@ -39,7 +39,7 @@ class Row:
 class Data:
     """Rows to go through, as often as needed, and how many where that is known."""
 
-    source: Any
+    items: Any
     count: int | None
     text_column: str | None
     target_column: str | None
@@ -48,9 +48,9 @@ class Data:
     whole_targets: bool = False
 
     def __iter__(self) -> Iterator[Row]:
-        for number, item in enumerate(islice(iter(self.source), self.limit)):
+        for number, item in enumerate(islice(iter(self.items), self.limit)):
             if not isinstance(item, Mapping) or self.text_column is None:
-                if _missing(item) or isinstance(self.source, Table):
+                if _missing(item) or isinstance(self.items, Table):
                     raise InputError(f"Row {number} (from 0) is {item!r}, and a text is needed: leave it out.")
                 yield Row(number, item)
                 continue
@@ -61,10 +61,10 @@ class Data:
 
     def _cell(self, item: Mapping[str, Any], column: str, number: int) -> Any:
         value = item.get(column)
-        source = self.source if isinstance(self.source, Table) else None
+        table = self.items if isinstance(self.items, Table) else None
         # A cell of a text file has no other way to be missing than to be empty.
-        if _missing(value) or (source is not None and source.cells and not str(value).strip()):
-            where = "" if source is None else f" of {source.path}"
+        if _missing(value) or (table is not None and table.cells and not str(value).strip()):
+            where = "" if table is None else f" of {table.path}"
             raise InputError(
                 f"Row {number}{where} (from 0) has nothing in the column {column!r}: fill it in, or leave the row out."
             )
@@ -81,7 +81,7 @@ class Data:
 
         A column of a text file whose every cell is a whole number holds numbers.
         """
-        whole, count = self.target_column is not None and self.source.cells, 0
+        whole, count = self.target_column is not None and self.items.cells, 0
         for row in self:
             count = row.number + 1
             whole = whole and isinstance(row.target, str) and _WHOLE.fullmatch(row.target) is not None
