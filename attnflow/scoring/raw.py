@@ -11,7 +11,7 @@ from attnflow.attention import Attention, Block
 from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, own_shares
-from attnflow.scoring.source import each, is_model
+from attnflow.scoring.source import each, is_model, notes_of
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens, join
 
@@ -69,11 +69,7 @@ def raw(
 
 def said(attention: Attention) -> dict[str, Any]:
     """What every method says of the attention that it was given."""
-    settings: dict[str, Any] = {"heads": attention.heads, "route": attention.route, "notes": attention.notes}
-    cross = attention.blocks.get("cross")
-    if attention.residual_inside and cross is not None and cross.mixing is None:
-        half = f"cross: {attention.edges} edges do not weigh the decoder's own position there, so it has half"
-        settings["notes"] = (*attention.notes, half)
+    settings: dict[str, Any] = {"heads": attention.heads, "route": attention.route, "notes": notes_of(attention)}
     if attention.edges != "attention":
         settings |= {"edges": attention.edges}
         settings |= {name: attention.settings[name] for name in _TARGET if name in attention.settings}

@@ -49,9 +49,18 @@ def scored(attention: Attention, heads: Heads | None, method: Callable[[Attentio
     """The result of ``method`` on one example, with what it was computed from."""
     used = reduced(attention, heads)
     found = method(used)
-    notes = tuple(dict.fromkeys((*used.notes, *found.notes)))
+    notes = tuple(dict.fromkeys((*notes_of(used), *found.notes)))
     # The result keeps the heads where they are there: a page can show each of them.
     return replace(found, attention=attention, heads=used.heads, edges=used.edges, notes=notes)
+
+
+def notes_of(attention: Attention) -> tuple[str, ...]:
+    """What a reader of any score should know of the attention that it was computed from."""
+    cross = attention.blocks.get("cross")
+    if not attention.residual_inside or cross is None or cross.mixing is not None:
+        return attention.notes
+    half = f"cross: {attention.edges} edges do not weigh the decoder's own position there, so it has half"
+    return (*attention.notes, half)
 
 
 def attentions(

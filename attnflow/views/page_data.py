@@ -79,11 +79,13 @@ def _fusion(graph: FlowGraph, fixed: Sequence[str]) -> dict[str, Any]:
     """What depends on how the heads were brought down."""
     index, capacity = _table(graph)
     at = {int(e): i for i, e in enumerate(index)}
+    unit = _unit(graph)
     own = [name for name in graph.methods if name not in fixed]
     return {
         "name": graph.heads,
         "edgeIndex": packed(index, "<u4"),
-        "edgeCapacity": packed(np.rint(capacity * _FULL), "<u2"),
+        "edgeCapacity": packed(np.rint(capacity / unit * _FULL), "<u2"),
+        "unit": unit,
         "whole": int((graph.capacities > 0).sum()) <= PIPES,
         "residual": packed(graph.residual, "<f4"),
         "methods": _methods(graph, fixed),
@@ -91,7 +93,7 @@ def _fusion(graph: FlowGraph, fixed: Sequence[str]) -> dict[str, Any]:
         "outputs": [[graph.net.layers.index(t.layer), t.row] for t in graph.outputs],
         "scores": [_both(graph.outputs, name) for name in own],
         "shares": [[round(t.special.get(name, 0.0), 4) for name in graph.methods] for t in graph.outputs],
-        **_flows(graph, at),
+        **_flows(graph, at, unit),
         "curves": [
             [c.method, c.reference, c.kind, list(c.layers), [None if np.isnan(v) else round(v, 4) for v in c.values]]
             for c in graph.curves
@@ -142,23 +144,30 @@ def _used(pair: PairFlow, n: int) -> list[int]:
     return [(h * n + i) * n + k for h, i, k in [*pair.edges.tolist(), *cuts]]
 
 
-def _flows(graph: FlowGraph, at: dict[int, int]) -> dict[str, Any]:
+def _unit(graph: FlowGraph) -> float:
+    """What the highest packed number stands for: one, as rows sum to one; the widest edge, where they do not."""
+    most = float(graph.capacities.max())
+    return most if most > 1 or 0 < most < 1 / 64 else 1.0
+
+
+def _flows(graph: FlowGraph, at: dict[int, int], unit: float) -> dict[str, Any]:
     n = graph.net.size
 
     def ids(edges: Sequence[Sequence[int]]) -> list[int]:
         return [at[(h * n + i) * n + k] for h, i, k in edges]
 
+    digits = 9 if unit >= 1 else 15
     pairs: list[list[Any]] = []
     edges: list[int] = []
     flows: list[int] = []
     for (t, sink), pair in graph.pairs.items():
         near, far = (ids(pair.cuts[side]) for side in ("source", "sink"))
         pairs.append(
-            [t, sink, round(pair.value, 9), pair.count, round(pair.share, 4), pair.bound, len(edges), len(pair.flow),
-             near, None if far == near else far]
+            [t, sink, round(pair.value, digits), pair.count, round(pair.share, 4), pair.bound, len(edges),
+             len(pair.flow), near, None if far == near else far]
         )  # fmt: skip
         edges += ids(pair.edges.tolist())
-        flows += [round(f * _FULL) for f in pair.flow.tolist()]
+        flows += [round(f / unit * _FULL) for f in pair.flow.tolist()]
     return {
         "pairs": pairs,
         "wide": len(at) > _FULL,

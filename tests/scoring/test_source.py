@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -101,3 +103,17 @@ def test_a_text_needs_a_model():
         InputError, match=r"text belong to a model, but the first argument is a ndarray. Pass the model"
     ):
         rollout(W, text="the key")
+
+
+@pytest.mark.parametrize("method", [raw, rollout])
+def test_notes_of_the_capture_and_of_the_edges_both_reach_the_reader(method):
+    def block(q, k):
+        return Attention.of(np.full((1, q, k), 1 / k), edges="alti", residual_inside=True)["self"]
+
+    blocks = {"encoder": block(3, 3), "decoder": block(2, 2), "cross": block(2, 3)}
+    blocks["cross"] = replace(blocks["cross"], keys=blocks["encoder"].keys)
+    a = Attention(blocks, edges="alti", residual_inside=True, notes=("Layer 1 has no attention.",))
+    r = method(a)
+    assert r.notes == r.settings["notes"]
+    assert r.notes[0] == "Layer 1 has no attention."
+    assert r.notes[1].startswith("cross: alti edges do not weigh the decoder's own position")

@@ -9,6 +9,7 @@ import pytest
 
 from attnflow import Attention, Relevance, flow
 from attnflow.flowgraph import flow_graph
+from attnflow.scoring.network import network
 from attnflow.tokens import Tokens
 from attnflow.views.html import flow_page, frame
 from tests.browser import CHROMIUM, launch
@@ -112,6 +113,27 @@ def test_a_method_of_the_users_own_has_bars_and_a_curve(opened):
     assert view.locator("#method option", has_text="toy").count() == 1
     choose(view, 3, 2)
     assert view.locator("#bars text", has_text="no score for this output").count() == 1
+
+
+@pytest.mark.parametrize("size", [3.0, 1e-4])
+@pytest.mark.parametrize("residual", ["add", "none"])
+def test_edges_of_any_size_are_drawn_to_scale(opened, size, residual):
+    """Gradient edges are in units of the target: their rows sum to anything."""
+    attention = Attention.of(size * random_attention(3, 3, 4), edges="gradient")
+    f = flow(attention, position=1, residual=residual)
+    view = opened(f.to_html())
+    best = int(np.argmax(f.scores[-1]))
+    assert float(value(view)) == pytest.approx(f.scores[-1, best], rel=1e-3)
+    widths = "[...document.querySelectorAll('#flows line')].map((line) => +line.getAttribute('stroke-width'))"
+    shown = view.evaluate(widths)
+    assert max(shown) <= 11 + 1e-6
+    assert max(shown) > 1
+    view.locator("#hits line").first.dispatch_event("pointermove")
+    flowing, capacity = map(
+        float, re.search(r"flow (\S+) of capacity (\S+)", view.locator("#tip").inner_text()).groups()
+    )
+    assert 0 < flowing <= capacity * 1.01
+    assert capacity <= network(attention, residual).stack().max() * 1.001
 
 
 def test_every_output_shows_the_value_and_the_cut_that_python_computed(opened, document):

@@ -59,7 +59,7 @@ function edge(id) {
   const h = Math.floor(at / (n * n));
   const i = Math.floor(at / n) % n;
   const k = at % n;
-  return { id, h, i, k, capacity: F.edgeCapacity[id] / FULL, kind: kindOf(h, i, k) };
+  return { id, h, i, k, capacity: (F.edgeCapacity[id] / FULL) * F.unit, kind: kindOf(h, i, k) };
 }
 
 function kindOf(h, i, k) {
@@ -104,7 +104,7 @@ const S = {
   low: 0, high: Math.max(...D.towers.map((tower) => Math.max(...tower.rise))), method: F.flow, playing: null, fusion: 0,
 };
 
-const fixed = (x, digits = 4) => x.toFixed(digits);
+const fixed = (x, digits = 4) => (F.unit < 1 && Math.abs(x) < 0.1 && x !== 0 ? x.toExponential(digits - 1) : x.toFixed(digits));
 const letters = (text) => Array.from(new Intl.Segmenter().segment(text), (part) => part.segment);
 const clipped = (text, most = 14) => (letters(text).length > most ? `${letters(text).slice(0, most - 1).join("")}…` : text);
 const percent = (x) => `${Math.round(100 * x)} %`;

@@ -88,7 +88,7 @@ function flowShown(pair) {
   for (let e = 0; e < pair.length && sum < S.share * all - 1e-9; e++) {
     const flow = F.flowValues[pair.start + e];
     sum += flow;
-    edges.push({ ...edge(F.flowEdges[pair.start + e]), flow: flow / FULL });
+    edges.push({ ...edge(F.flowEdges[pair.start + e]), flow: (flow / FULL) * F.unit });
   }
   return { edges, share: all ? Math.min(1, sum / all) : 0 };
 }
@@ -160,7 +160,7 @@ function drawGap(group, tower, rise, left, y) {
 }
 
 function drawEdges(svg, run) {
-  const widest = Math.max(...run.edges.map((e) => e.capacity), 0.05);
+  const widest = Math.max(...run.edges.map((e) => e.capacity), 0.05 * Math.min(F.unit, 1));
   const scale = Math.min(11, G.column * 0.45) / widest;
   const line = (parent, e, cls, width) => {
     const both = ends(e);
