@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import SelectionError
-from attnflow.numbers import heads_of
+from attnflow.numbers import heads_of, wholes
 from attnflow.rows import divided
 
 Heads = str | int | Sequence[int]
 Array = npt.NDArray[Any]
 _NAMED = ("mean", "max", "min")
+_EMPTY = "heads is an empty list: name at least one head, or use 'mean'."
 
 
 def check_heads(heads: Heads, all_too: bool = True) -> str | int | tuple[int, ...]:
@@ -32,13 +33,15 @@ def check_heads(heads: Heads, all_too: bool = True) -> str | int | tuple[int, ..
         return heads
     chosen = heads_of(heads)
     if chosen == ():
-        raise SelectionError("heads is an empty list: name at least one head, or use 'mean'.")
+        raise SelectionError(_EMPTY)
     return chosen
 
 
 def head_numbers(heads: int | Sequence[int], count: int) -> list[int]:
     """The heads by number; one that the model does not have is an error."""
-    numbers = [heads] if isinstance(heads, int) else list(heads)
+    numbers = list(wholes(heads, "heads"))
+    if not numbers:
+        raise SelectionError(_EMPTY)
     if any(not -count <= h < count for h in numbers):
         shown = heads if isinstance(heads, int) else tuple(heads)
         raise SelectionError(f"heads={shown!r}, but the model has {count} heads: use 0 to {count - 1}.")

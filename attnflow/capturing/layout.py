@@ -23,7 +23,9 @@ def settled(parts: list[Seen], batch: int, lengths: set[int], past: int) -> torc
     fours = [_four(s, batch, lengths, past) for s in used]
     first = fours[0]
     if len(fours) == 1:
-        if first.shape[2] not in lengths:
+        # A pooling layer has one row, over all positions.
+        pools = first.shape[2] == 1 and first.shape[3] in lengths
+        if first.shape[2] not in lengths and not pools:
             raise refusal(
                 parts, f"it has {first.shape[2]} queries, and the module was given {_said(lengths)} positions"
             )
