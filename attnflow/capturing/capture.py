@@ -21,7 +21,7 @@ from attnflow.capturing.edges.watch import watch, watched
 from attnflow.capturing.notes import model_type, name_of, nothing, tapped, uncalled
 from attnflow.capturing.reduce import Reduction, storage_dtype
 from attnflow.capturing.session import Record, Replace, Session
-from attnflow.capturing.state import grad_mode, prepared
+from attnflow.capturing.state import grad_mode, implementations, prepared
 from attnflow.capturing.survey import Survey, survey
 from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.heads import Heads, check_heads
@@ -132,6 +132,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     session.watch = watch(module, session, edges, mixing)
     kind = str(reduction.dtype).removeprefix("torch.")
     settings: dict[str, Any] = {"heads": reduction.heads, "dtype": kind, "sinks": sinks}
+    settings["implementation"] = implementations(module)
     settings |= {"edges": edges} if edges != "attention" else {}
     if text is None and inputs is None:
         return Taken(module, tokenizer, session, sinks, settings, edges)
@@ -171,29 +172,18 @@ def run(
             outputs = model(**_in_graph(batch, session))
             _differentiate(session, outputs, target, settings)
     if session.refused:
-        _drop(session)
+        raise session.refused[0]
     if not session.count and session.route in ("auto", "output_attentions"):
         _refuse_late(model, session)
         with prepared(model, session, hooks=False), grad_mode(session.gradients):
             try:
                 outputs = returned.run(model, _in_graph(batch, session), session)
-            except (TypeError, CaptureError) as error:
-                if session.refused or isinstance(error, TypeError):
-                    raise (session.refused or [nothing(model, session)])[0] from error
-                raise
+            except TypeError as error:
+                raise nothing(model, session) from error
             _differentiate(session, outputs, target, settings)
     if not session.count:
-        raise (session.refused or [nothing(model, session)])[0]
+        raise nothing(model, session)
     return session.records, uncalled(session)
-
-
-def _drop(session: Session) -> None:
-    """What the model itself returns may still be right where its softmaxes do not tell; else this is the error."""
-    session.records.clear()
-    session.heard.clear()
-    session.count = 0
-    if session.route not in ("auto", "output_attentions") or session.replace is not None or session.gradients:
-        raise session.refused[0]
 
 
 def _in_graph(batch: dict[str, Any], session: Session) -> dict[str, Any]:

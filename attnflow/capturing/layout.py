@@ -130,7 +130,8 @@ def refusal(parts: list[Seen], why: str) -> CaptureError:
     shapes = ", ".join(sorted({"×".join(map(str, s.weights.shape)) for s in parts}))
     return CaptureError(
         f"{seen.site.name} ({type(seen.site.module).__name__}) computes its own softmax, and its attention cannot be "
-        f"told from it: {why}. Seen: {len(parts)} softmaxes of {shapes}, over axis {seen.axis}."
+        f"told from it: {why}. Seen: {len(parts)} softmaxes of {shapes}, over axis {seen.axis}. "
+        "If the model itself returns the right weights:  route='output_attentions'"
     )
 
 

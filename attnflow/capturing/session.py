@@ -314,13 +314,6 @@ class Session:
         given = self.given[self.runs].inputs
         return next((int(given[n].shape[0]) for n in _LEAD if n in given and given[n].ndim), 0)
 
-    def fits(self, shape: tuple[int, ...]) -> bool:
-        """True if ``[batch, heads, queries, keys]`` has as many texts and positions as this run was given."""
-        given = self.given[max(self.runs - 1, 0)].inputs
-        known = [n for n in _LEAD if n in given and given[n].ndim > 1]
-        lengths = {int(given[n].shape[1]) for n in known}
-        return bool(known) and shape[0] == given[known[0]].shape[0] and {shape[-1], shape[-2]} <= lengths
-
     def here(self) -> AbstractContextManager[object]:
         """The tap, for a run in another thread than the one that opened the session: a tap is of one thread."""
         return self.open_tap() if threading.get_ident() != self.thread else nullcontext()

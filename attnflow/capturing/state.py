@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnflow.capturing import boundaries, interface
+from attnflow.capturing import boundaries, interface, registered
 from attnflow.capturing.session import ACTIVE, Session, watching
 from attnflow.capturing.survey import Site
 from attnflow.inputs import running
@@ -100,6 +100,8 @@ def _switch(model: nn.Module, session: Session, stack: ExitStack, eager: bool, h
     stack.enter_context(uncompiled(model))
     if eager:
         session.implementations = {id(c): getattr(c, _IMPLEMENTATION) for c in configs(model)}
+        own = {n for c in configs(model) if (n := loaded_with(c)) and registered.own_function(n) is not None}
+        stack.enter_context(registered.installed(sorted(own)))
         stack.enter_context(_implementation(model, "eager"))
     stack.enter_context(_watched(model, session) if hooks else _same_hooks(model))
     stack.enter_context(interface.installed())
@@ -130,7 +132,7 @@ def configs(model: nn.Module) -> list[Any]:
 @contextmanager
 def _implementation(model: nn.Module, name: str) -> Iterator[None]:
     """Two models may share a config, so the first to come switches it and the last to go puts it back."""
-    mine = configs(model)
+    mine = [c for c in configs(model) if registered.own_function(loaded_with(c)) is None]
     entered: list[Any] = []
     try:
         with _guard:
@@ -156,6 +158,11 @@ def loaded_with(config: Any) -> str | None:
     kept = _switched.get(id(config))
     value = kept[1] if kept is not None else getattr(config, _IMPLEMENTATION, None)
     return value if isinstance(value, str) else None
+
+
+def implementations(model: nn.Module) -> str:
+    """The attention implementations that a model was loaded with."""
+    return ", ".join(sorted({n for c in configs(model) if (n := loaded_with(c))})) or "its own"
 
 
 @contextmanager
