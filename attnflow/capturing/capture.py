@@ -14,14 +14,14 @@ from attnflow.attention import Attention, check_edges
 from attnflow.capturing import gradient_edges
 from attnflow.capturing import gradients as grads
 from attnflow.capturing import outputs as returned
-from attnflow.capturing.bands import FAMILIES
+from attnflow.capturing.bands import FAMILIES, REPLACING
 from attnflow.capturing.blocks import Frame, assemble
 from attnflow.capturing.context import Taken, assemble_runs
 from attnflow.capturing.edges.watch import watch, watched
 from attnflow.capturing.notes import model_type, name_of, nothing, tapped, uncalled
 from attnflow.capturing.reduce import Reduction, storage_dtype
 from attnflow.capturing.session import Record, Replace, Session
-from attnflow.capturing.state import grad_mode, implementations, prepared
+from attnflow.capturing.state import grad_mode, implementations, listening, prepared
 from attnflow.capturing.survey import Survey, survey
 from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.heads import Heads, check_heads
@@ -170,6 +170,9 @@ def run(
     if session.route != "output_attentions" and first and session.survey.sites:
         with prepared(model, session), grad_mode(session.gradients), watched(session), tapped(session):
             outputs = model(**_in_graph(batch, session))
+            replaced = model_type(model) in REPLACING and survey(model)
+            if replaced and set(replaced.sites) != set(session.survey.sites):
+                outputs = _again(model, batch, session, replaced)
             _differentiate(session, outputs, target, settings)
     if session.refused:
         raise session.refused[0]
@@ -184,6 +187,16 @@ def run(
     if not session.count:
         raise nothing(model, session)
     return session.records, uncalled(session)
+
+
+def _again(model: nn.Module, batch: dict[str, Any], session: Session, found: Survey) -> Any:
+    """The run once more, with the modules that the model has put in place of its own."""
+    session.survey, session.watched = found, session.watched | set(found.sites)
+    session.records.clear()
+    session.heard.clear()
+    session.count = 0
+    with listening(model, session):
+        return model(**_in_graph(batch, session))
 
 
 def _in_graph(batch: dict[str, Any], session: Session) -> dict[str, Any]:

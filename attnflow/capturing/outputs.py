@@ -49,6 +49,11 @@ def _record(
     where = f"{field}[{number}]"
     if not isinstance(weights, torch.Tensor) or weights.ndim != 4:
         what = tuple(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
+        if isinstance(weights, torch.Tensor) and weights.ndim == 5:
+            raise CaptureError(
+                f"{type(model).__name__}.{where} is {what}: beyond one chunk this model attends in chunks of "
+                "positions, which may be sorted by a hash: no matrix of queries × keys. Give it a shorter text."
+            )
         raise CaptureError(
             f"{type(model).__name__}.{where} is {what}, not [batch, heads, queries, keys]: this model does not "
             "return attention between positions, and it has no softmax that could be tapped."

@@ -18,7 +18,7 @@ from attnflow.capturing import memory
 from attnflow.capturing.plain import Plans
 from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.survey import Site, Survey
-from attnflow.capturing.trail import Trail, foreign
+from attnflow.capturing.trail import Trail
 from attnflow.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -230,6 +230,7 @@ class Session:
         self.trail: Trail | None = None
         self.sizes: dict[int, list[tuple[int, ...]]] = {}
         self.refused: list[CaptureError] = []
+        self.pieces: dict[int, list[torch.Tensor]] = defaultdict(list)
         self.outside: list[tuple[int, ...]] = []
         self.settle: Callable[[], None] = _nothing
         self.reached = False
@@ -288,7 +289,7 @@ class Session:
         other = next((kwargs[n] for n in _OTHER_STATES if n in kwargs), None)
         self.stack.append((site, _is_cross(site, args, kwargs), _origin(own, other)))
         self.entries[self.runs, id(site.module)] += 1
-        if foreign(site):
+        if site.taps:
             given = (*args, *kwargs.values())
             self.sizes[id(site.module)] = [tuple(t.shape) for t in given if isinstance(t, torch.Tensor)]
 
@@ -308,6 +309,12 @@ class Session:
             pass
         if not self.stack and (self.trail is None or not self.trail.open):
             self.settle()
+
+    def padded(self, length: int) -> int:
+        """How many of so many positions were given; the rest is what a module padded its last block with."""
+        given = self.given[self.runs].inputs
+        known = [int(given[n].shape[1]) for n in ("input_ids", "inputs_embeds") if n in given]
+        return min([*known, length])
 
     def batch(self) -> int:
         """How many texts this run was given; 0 if that is not known."""
@@ -338,6 +345,11 @@ class Session:
         """A call was seen."""
         self.count += 1
         self.heard.add(id(site.module))
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def keep(self, record: Record) -> None:
         """Take a record in."""

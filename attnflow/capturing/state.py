@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnflow.capturing import boundaries, interface, registered
+from attnflow.capturing import bands, boundaries, interface, registered
 from attnflow.capturing.session import ACTIVE, Session, watching
 from attnflow.capturing.survey import Site
 from attnflow.inputs import running
@@ -95,6 +95,7 @@ def prepared(
 
 
 def _switch(model: nn.Module, session: Session, stack: ExitStack, eager: bool, hooks: bool, dropout: bool) -> None:
+    stack.enter_context(_same_parts(model))
     if not dropout:
         stack.enter_context(evaluating(model))
     stack.enter_context(uncompiled(model))
@@ -103,7 +104,7 @@ def _switch(model: nn.Module, session: Session, stack: ExitStack, eager: bool, h
         own = {n for c in configs(model) if (n := loaded_with(c)) and registered.own_function(n) is not None}
         stack.enter_context(registered.installed(sorted(own)))
         stack.enter_context(_implementation(model, "eager"))
-    stack.enter_context(_watched(model, session) if hooks else _same_hooks(model))
+    stack.enter_context(listening(model, session) if hooks else _same_hooks(model))
     stack.enter_context(interface.installed())
 
 
@@ -166,7 +167,8 @@ def implementations(model: nn.Module) -> str:
 
 
 @contextmanager
-def _watched(model: nn.Module, session: Session) -> Iterator[None]:
+def listening(model: nn.Module, session: Session) -> Iterator[None]:
+    """Let the session hear of every run of the model and of its attention modules."""
     found = boundaries.bounds(model, session.survey)
     with ExitStack() as stack:
 
@@ -180,6 +182,26 @@ def _watched(model: nn.Module, session: Session) -> Iterator[None]:
             add(site.module.register_forward_pre_hook, enter, with_kwargs=True)
             add(site.module.register_forward_hook, leave, always_call=True)
         yield
+
+
+@contextmanager
+def _same_parts(model: nn.Module) -> Iterator[None]:
+    """BigBird puts other attention modules in place of its own for a short text, for good: put them back."""
+    kinds = [getattr(c, "model_type", "") for c in configs(model)]
+    if not set(kinds) & bands.REPLACING:
+        yield
+        return
+    parts = [(m, dict(m._modules), m.__dict__.get("attention_type")) for m in model.modules()]
+    written = [(c, c.attention_type) for c in configs(model) if hasattr(c, "attention_type")]
+    try:
+        yield
+    finally:
+        for module, children, kind in parts:
+            module._modules.update(children)
+            if kind is not None:
+                module.__dict__["attention_type"] = kind
+        for config, kind in written:
+            config.attention_type = kind
 
 
 @contextmanager

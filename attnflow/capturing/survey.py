@@ -52,6 +52,7 @@ class Site:
         depth: how many layers the list has.
         pattern: its path with the layer numbers left out.
         shared: the numbers of all layers that use it, where it stands in more than one.
+        parent: the module that it is a part of.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Site:
     depth: int = 1
     pattern: str = ""
     shared: tuple[int, ...] = ()
+    parent: nn.Module | None = None
 
     @property
     def looks_cross(self) -> bool:
@@ -111,7 +113,8 @@ def survey(model: nn.Module) -> Survey:
         eager = own_eager(class_of(module))
         taps = _has_softmax(module) and _named_attention(name, module)
         if eager is not None or taps:
-            found[id(module)] = Site(name, module, eager, taps)
+            parent = model.get_submodule(name.rpartition(".")[0]) if name else None
+            found[id(module)] = Site(name, module, eager, taps, parent=parent)
     _drop_wrappers(found)
     _number(model, list(found.values()))
     _share(model, found)

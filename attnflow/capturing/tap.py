@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from attnflow.capturing import bands
 from attnflow.capturing.layout import refusal, settled
 from attnflow.capturing.session import Projection, Record, Session, watching
 from attnflow.capturing.survey import Site
@@ -60,6 +61,29 @@ class Tap(TorchFunctionMode):
             session.trail.follow(func, args, kwargs, out)
         elif func in SOFTMAXES and out.ndim > 2 and not session.stack:
             session.outside.append(tuple(out.shape))
+
+    def _blocks(self, site: Site, weights: torch.Tensor) -> torch.Tensor:
+        """BigBird and LongT5: softmaxes over blocks of positions, which are put together."""
+        session, module = self.session, site.module
+        pieces = session.pieces[id(module)]
+        pieces.append(weights.detach())
+        if bands.sparse(module) and len(pieces) < 5:
+            return weights
+        parts, call = list(pieces), session.call(site)
+        pieces.clear()
+        changed = "replace= and gradients= need a matrix" if session.gradients or session.replace is not None else ""
+        why = "its keys are also summaries of blocks" if bands.with_summaries(module) else changed
+        if why:
+            where = f"{site.name} ({type(module).__name__})"
+            session.refused.append(CaptureError(f"{where} attends in blocks of positions, and {why}."))
+        elif session.wants(call):
+            if bands.sparse(module):
+                four = bands.five_parts(parts, session.padded(parts[0].shape[3]))
+            else:
+                four = bands.three_blocks(parts[0], session.sizes[id(module)][0][1])
+            kept = session.reduction.whole(four)
+            session.keep(Record(call, site, kept, four.shape[-2], four.shape[-1], "tap", weights.dtype))
+        return weights
 
     def _trace(self, site: Site, weights: torch.Tensor, axis: int, result: Any = None) -> torch.Tensor:
         """Weights of code that nobody has checked: their layout is told by what becomes of them."""
@@ -134,6 +158,13 @@ class Tap(TorchFunctionMode):
     def _see(self, site: Site, weights: torch.Tensor) -> torch.Tensor:
         """Record weights of any layout; what comes back takes their place in the model."""
         session = self.session
+        if bands.unusual(site.module):
+            return self._blocks(site, weights)
+        if getattr(site.module, "talking_head", False):
+            session.note(
+                f"{type(site.module).__name__} mixes its heads after the softmax (talking heads): these are the "
+                "weights before that, and weights × values is not its output."
+            )
         heads = _heads(site, weights)
         if heads is None:
             return weights

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from attnflow.capturing import bands
 from attnflow.capturing.session import Record
+from attnflow.errors import CaptureError
 
 _KINDS = (
     ("vision", re.compile(r"vision|visual|image|patch(?!er)|pixel", re.I)),
@@ -67,7 +69,7 @@ def _whole(records: Sequence[Record], notes: list[str]) -> list[Record]:
     module that calls it twice with the same weights (for two halves of the values) counts once.
     """
     calls: dict[tuple[int, int, int, str], list[Record]] = {}
-    for record in records:
+    for record in _from_chunks(records):
         key = (record.call.run, id(record.site.module), record.call.entry, record.call.name)
         calls.setdefault(key, []).append(record)
     out = []
@@ -84,8 +86,40 @@ def _whole(records: Sequence[Record], notes: list[str]) -> list[Record]:
         elif all(p.queries == p.keys and p.weights.shape[:-2] == first.weights.shape[:-2] for p in parts):
             out.append(_packed(parts))
             notes.append(f"{first.call.tower}: sequences packed into one row do not see each other.")
+        elif first.source == "tap":
+            shapes = ", ".join(sorted({f"{p.queries}×{p.keys}" for p in parts}))
+            raise CaptureError(
+                f"{first.call.name} ({type(first.site.module).__name__}) computes {len(parts)} softmaxes in one call, "
+                f"of {shapes}: an approximation by landmarks, blocks or hashes, not one matrix of queries × keys."
+            )
         else:
             out += parts
+    return out
+
+
+def _from_chunks(records: Sequence[Record]) -> list[Record]:
+    """CANINE calls one module once for each chunk of characters: these are one matrix."""
+    out: list[Record] = []
+    chunks: dict[tuple[int, int], list[Record]] = {}
+    for record in records:
+        if getattr(record.site.parent, "local", False) and hasattr(record.site.parent, "attend_from_chunk_width"):
+            key = (record.call.run, id(record.site.module))
+            if key not in chunks:
+                out.append(record)
+            chunks.setdefault(key, []).append(record)
+        else:
+            out.append(record)
+    for i, record in enumerate(out):
+        parts = chunks.get((record.call.run, id(record.site.module)))
+        if parts is not None:
+            n = sum(p.queries for p in parts)
+            extra = record.weights.shape[-1] - record.keys
+            if extra or any(p.gradient is not None for p in parts):
+                raise CaptureError(
+                    f"{record.call.name} attends in chunks, of which only means and heads are put together."
+                )
+            weights = bands.from_chunks(record.site.parent, [p.weights for p in parts], n)
+            out[i] = replace(record, weights=weights, queries=n, keys=n)
     return out
 
 
