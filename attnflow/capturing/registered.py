@@ -85,8 +85,8 @@ def _take(
     session: Session, site: Site, name: str, function: Function, made: Any, given: tuple[Any, ...], kwargs: Any
 ) -> None:
     query, key, value, mask = given
-    if session.replace is not None or session.gradients:
-        what = "replace=" if session.replace is not None else "gradients="
+    if session.replace is not None or session.gradients or session.watch is not None:
+        what = "edges=" if session.watch is not None else "replace=" if session.replace is not None else "gradients="
         raise CaptureError(
             f"{what} was given, and {site.name} computes attention with a function of your own ({name!r}, "
             f"{_called(function)}), into which no other weights can be put. Load the model with "

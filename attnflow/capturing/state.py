@@ -233,9 +233,13 @@ def _site_hooks(session: Session, site: Site) -> tuple[Callable[..., None], Call
 @contextmanager
 def grad_mode(gradients: bool) -> Iterator[None]:
     """With gradients the graph is needed, whatever mode the caller is in; without, it is only memory."""
-    if not gradients:
-        with torch.no_grad():
-            yield
-        return
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
+    before = torch.is_grad_enabled()
+    try:
+        if gradients:
+            with torch.inference_mode(False), torch.enable_grad():
+                yield
+        else:
+            with torch.no_grad():
+                yield
+    finally:
+        torch.set_grad_enabled(before)  # also if a Ctrl-C came between the two

@@ -71,7 +71,8 @@ class Tap(TorchFunctionMode):
             return weights
         parts, call = list(pieces), session.call(site)
         pieces.clear()
-        changed = "replace= and gradients= need a matrix" if session.gradients or session.replace is not None else ""
+        needy = session.gradients or session.replace is not None or session.watch is not None
+        changed = "replace=, gradients= and edges= need a matrix" if needy else ""
         why = "its keys are also summaries of blocks" if bands.with_summaries(module) else changed
         if why:
             where = f"{site.name} ({type(module).__name__})"

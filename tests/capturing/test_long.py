@@ -116,8 +116,11 @@ def test_a_short_text_leaves_bigbird_as_it_was(build: Any) -> None:
 
 
 def test_blocks_are_not_changed_or_differentiated() -> None:
-    for options in ({"gradients": lambda out: out[0].sum()}, {"replace": lambda call, weights: weights}):
-        with pytest.raises(AttnFlowError, match="attends in blocks of positions, and replace= and gradients= need"):
+    changes = [{"gradients": lambda out: out[0].sum()}, {"replace": lambda call, weights: weights}, {"edges": "norm"}]
+    for options in changes:
+        with pytest.raises(
+            AttnFlowError, match="attends in blocks of positions, and replace=, gradients= and edges= need"
+        ):
             capture(bigbird(), None, ids(70), **options)
 
 

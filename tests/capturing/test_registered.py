@@ -101,7 +101,7 @@ def test_what_cannot_be_told_is_refused(function: Any, register: Any) -> None:
 def test_weights_are_not_changed_behind_it(register: Any) -> None:
     model = tiny.model("bert-classifier")
     model.set_attn_implementation(register("mine", sharper))
-    for options in ({"gradients": 1}, {"replace": lambda call, weights: weights}):
+    for options in ({"gradients": 1}, {"replace": lambda call, weights: weights}, {"edges": "norm"}):
         with pytest.raises(AttnFlowError, match="into which no other weights can be put"):
             capture(model, None, tiny.IDS, **options)
 

@@ -78,7 +78,7 @@ ENDS = {
     "interrupted": _failing(KeyboardInterrupt),
 }  # fmt: skip
 ROUTES = [
-    ("bert-classifier", "interface"), ("t5", "interface"), ("mpnet", "tap"), ("llama", "tap"),
+    ("bert-classifier", "interface"), ("bart", "interface"), ("mpnet", "tap"), ("llama", "tap"),
     ("llama", "output_attentions"), ("longformer", "auto"),
 ]  # fmt: skip
 
