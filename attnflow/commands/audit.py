@@ -23,13 +23,13 @@ def audit_command(
     ],
     data: Annotated[str, typer.Argument(help="Texts: a file (.csv, .tsv, .jsonl, .txt, …) or a dataset's name.")],
     text_column: Annotated[
-        str | None, typer.Option(help="Name of the text column. [default: text or sentence]")
+        str | None, typer.Option(help="Name of the text column (default: text or sentence).")
     ] = None,
     label_column: Annotated[str | None, typer.Option(help="Name of the label column; training needs it.")] = None,
     valid: Annotated[
-        str | None, typer.Option(help="Data that decides when training stops. [default: 15 % of DATA]")
+        str | None, typer.Option(help="Data that decides when training stops (default: 15 % of DATA).")
     ] = None,
-    test: Annotated[str | None, typer.Option(help="Data for the final measurement. [default: 15 % of DATA]")] = None,
+    test: Annotated[str | None, typer.Option(help="Data for the final measurement (default: 15 % of DATA).")] = None,
     limit: Annotated[
         int, typer.Option(help="Number of texts for correlation, permutation and adversary.", min=1)
     ] = 200,
@@ -51,7 +51,7 @@ def audit_command(
     patience: Annotated[int, typer.Option(help="Epochs without improvement before training stops.", min=1)] = 3,
     batch: Annotated[int, typer.Option(help="Texts per training step.", min=1)] = 32,
     rate: Annotated[
-        float | None, typer.Option(help="Learning rate. [default: lstm 0.001, transformer 0.0003, others 0.00005]")
+        float | None, typer.Option(help="Learning rate (default: lstm 0.001, transformer 0.0003, others 0.00005).")
     ] = None,
     min_count: Annotated[
         int, typer.Option(help="For lstm and transformer: words rarer than this are unknown.", min=1)

@@ -20,11 +20,11 @@ def compare_command(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the records.")],
     text_column: Annotated[
-        str | None, typer.Option(help="Name of the text column. [default: text or sentence]")
+        str | None, typer.Option(help="Name of the text column (default: text or sentence).")
     ] = None,
     target_column: Annotated[
         str | None,
-        typer.Option(help="Name of the column with the class or token to explain. [default: what is predicted]"),
+        typer.Option(help="Name of the column with the class or token to explain (default: what is predicted)."),
     ] = None,
     methods: Annotated[
         str, typer.Option(help="Comma-separated methods: raw, rollout, flow, direct, chefer, rollout:alti, …")
@@ -38,12 +38,12 @@ def compare_command(
         str, typer.Option(help="Comma-separated coefficients: spearman, kendall, pearson, …")
     ] = "spearman",
     layers: Annotated[
-        str | None, typer.Option(help="Comma-separated layers, by the model's own numbers. [default: all]")
+        str | None, typer.Option(help="Comma-separated layers, by the model's own numbers (default: all).")
     ] = None,
     position: Annotated[str | None, typer.Option(help="Output position: a number, cls, last or mask.")] = None,
     special_tokens: Annotated[
         bool | None,
-        typer.Option("--special/--no-special", help="Include [CLS] and other special tokens. [default: both ways]"),
+        typer.Option("--special/--no-special", help="Include [CLS] and other special tokens (default: both ways)."),
     ] = None,
     unit: Annotated[str, typer.Option(help="What one score stands for: token or word.")] = "token",
     split: Annotated[str | None, typer.Option(help="The split, if DATA is the name of a dataset.")] = None,

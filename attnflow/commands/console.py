@@ -18,7 +18,7 @@ POSITIONS = ("cls", "last", "mask")
 
 Edges = Annotated[
     list[str] | None,
-    typer.Option("--edges", help=f"What a layer's matrix holds: {', '.join(EDGES)}; may be given several times."),
+    typer.Option("--edges", help=f"What a layer's matrix holds: {', '.join(EDGES)}; may be repeated."),
 ]
 """``--edges``, for the methods that are not named with edges of their own (rollout:alti)."""
 

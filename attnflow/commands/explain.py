@@ -28,14 +28,14 @@ def explain_command(
         typer.Option(
             "--method",
             "-m",
-            help=f"{', '.join(registry.names())}; may be given several times. [default: {BY_DEFAULT}; all for a page]",
+            help=f"{', '.join(registry.names())}; may be repeated (default: {BY_DEFAULT}; all for a page).",
         ),
     ] = None,
     layer: Annotated[
         int, typer.Option(help="The layer to show, by the model's own number; negative numbers count from the top.")
     ] = -1,
     position: Annotated[
-        str | None, typer.Option(help="Output position: a number, cls, last or mask. [default: cls, else last]")
+        str | None, typer.Option(help="Output position: a number, cls, last or mask (default: cls, else last).")
     ] = None,
     heads: Annotated[
         str, typer.Option(help="How heads are combined: mean, max, min, or numbers: 3 or 0,2,5.")
@@ -44,7 +44,7 @@ def explain_command(
     residual: Annotated[
         str | None,
         typer.Option(
-            help="Share of the residual connection in rollout and flow: a number, none, add or measured. [default: 0.5]"
+            help="Share of the residual connection in rollout and flow: a number, none, add or measured (default: 0.5)."
         ),
     ] = None,
     words: Annotated[bool, typer.Option("--words", help="Sum word pieces to words.")] = False,

@@ -38,7 +38,7 @@ def verb_number(
     model: Model = INSIDE,
     data: Annotated[
         str | None,
-        typer.Option(help=f"A {endings()} file, or the name of a dataset. [default: own grammar]"),
+        typer.Option(help=f"A {endings()} file, or the name of a dataset (default: own grammar)."),
     ] = None,
     limit: Limit = 200,
     layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Also compare attention with gradients.")] = True,
@@ -86,7 +86,7 @@ def pronouns(
     forms: Annotated[str, typer.Option(help="The forms that stand for them: his,her")] = "his,her",
     pronoun: Annotated[str, typer.Option(help="The pronoun in the text.")] = "[MASK]",
     data: Annotated[
-        str | None, typer.Option(help="A file or folder of WinoBias. [default: the paper's sentences]")
+        str | None, typer.Option(help="A file or folder of WinoBias (default: the paper's sentences).")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="form: which form fits; referent: which name follows.")] = None,
     limit: Limit = 100,

@@ -180,3 +180,13 @@ def test_models_lists_routes(capsys):
     assert run("models", "llama") == 0
     assert capsys.readouterr().out == "llama: interface\n"
     assert "'lama' is not one of the" in refused(capsys, "models", "lama")
+
+
+@pytest.mark.parametrize(
+    "command", [["explain"], ["compare"], ["audit"], ["probe", "verb-number"], ["probe", "pronouns"]]
+)
+def test_the_help_shows_defaults_that_depend_on_the_input(capsys, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(*command, "--help") == 0
+    shown = capsys.readouterr().out
+    assert "(default: " in shown and "so many" not in shown
