@@ -15,7 +15,8 @@ from report import markdown, write
 from attnflow.scoring.flow.bounds import hub
 from attnflow.scoring.flow.compiled import columns
 from attnflow.scoring.flow.integers import Capacities, integers
-from attnflow.scoring.flow.solver import orders, solve
+from attnflow.scoring.flow.search import orders
+from attnflow.scoring.flow.solver import solve
 from attnflow.scoring.flow.waves import U0, _distances, _first_wave, _inject, _push_wave
 from attnflow.scoring.flow.workspace import words_of, workspace
 

@@ -23,9 +23,9 @@ DEEP = 8  # steps from which a hub settles enough pairs to pay for itself
 WIDE = 16  # the same for nodes
 
 
-def floor_of(caps: Capacities, sinks: Sequence[int], threads: int) -> Ints | None:
-    """Proven lower bounds ``[sinks, n]`` of the flows from the highest nodes, or None where none is worth its cost."""
-    if caps.steps < DEEP or caps.n < WIDE or 2 * len(sinks) < caps.n or _is_triangular(caps):
+def known_by_hubs(caps: Capacities, sinks: Sequence[int], threads: int) -> Ints | None:
+    """Flows ``[sinks, n]`` from the highest nodes that hubs settle, -1 where they do not; None if not worth it."""
+    if caps.steps < DEEP or caps.n < WIDE or 2 * len(sinks) < caps.n or is_triangular(caps):
         return None
     limit = np.minimum(caps.rowsum[-1][None], caps.cap[0].sum(0)[list(sinks), None])
     floor: Ints = np.zeros_like(limit)
@@ -35,16 +35,16 @@ def floor_of(caps: Capacities, sinks: Sequence[int], threads: int) -> Ints | Non
         for k in np.argsort(-caps.cap[m].sum(0), kind="stable")[:2]:
             floor = np.maximum(floor, hub(caps, m, int(k), sinks, threads))
             before, left = left, int((floor < limit).sum())
-            if left <= worth:
-                return floor
-            if before - left <= worth:
+            if left <= worth or before - left <= worth:
                 break
-    return floor
+        if left <= worth:
+            break
+    return np.where(floor >= limit, limit, -1)
 
 
 def hub(caps: Capacities, height: int, node: int, sinks: Sequence[int], threads: int = 1) -> Ints:
     """The bound of one hub for all sources at the top and the given sinks: ``[sinks, n]``."""
-    from attnflow.scoring.flow.solver import run
+    from attnflow.scoring.flow.search import run
 
     above = caps.replaced(np.ascontiguousarray(caps.cap[height:]))
     below = caps.upto(height).reversed()
@@ -54,7 +54,7 @@ def hub(caps: Capacities, height: int, node: int, sinks: Sequence[int], threads:
     return joined
 
 
-def _is_triangular(caps: Capacities) -> bool:
+def is_triangular(caps: Capacities) -> bool:
     """Causal networks have no hub for all: a token is reached from later ones only, and reaches earlier ones."""
     joined = caps.cap.max(0)
     return not np.triu(joined, 1).any() or not np.tril(joined, -1).any()

@@ -17,7 +17,7 @@ import re
 import stat
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from attnflow.files import write_bytes
 from attnflow.scoring.flow.integers import Ints, Words
 from attnflow.scoring.flow.workspace import Work, words_of
 
-SOURCES = ("waves.py", "kernels.py", "workspace.py")
+SOURCES = ("waves.py", "kernels.py", "relay_kernel.py", "workspace.py")
 CACHE = "ATTNFLOW_CACHE"
 _NEEDED = {"memset", "memcpy", "memmove"}  # of every C library, so of every process
 _LOCK = threading.RLock()  # so that threads that come together compile once
@@ -46,7 +46,7 @@ def columns(
     sinks: Words,
     order: Words,
     wanted: Ints,
-    floor: Ints,
+    known: Ints,
     value: Ints,
     code: npt.NDArray[np.int8],
     cuts: Words,
@@ -64,11 +64,39 @@ def columns(
     steps, n = rowsum.shape
     signed, places = np.int64, np.uint64
     nothing = ctypes.c_void_p()  # the result and the error of numba's functions, here never more than null
-    kernel()(
+    kernel("columns")(
         ctypes.byref(nothing), ctypes.byref(nothing), _at(cap, signed), _at(rowsum, signed), n, steps, words_of(n),
-        _at(sinks, places), len(sinks), _at(order, places), _at(wanted, signed), value.shape[1], _at(floor, signed),
-        len(floor) > 0, theorem, explicit, begin, stride, _at(value, signed), _at(code, np.int8), _at(cuts, places),
+        _at(sinks, places), len(sinks), _at(order, places), _at(wanted, signed), value.shape[1], _at(known, signed),
+        len(known) > 0, theorem, explicit, begin, stride, _at(value, signed), _at(code, np.int8), _at(cuts, places),
         *(a.ctypes.data for a in space),
+    )  # fmt: skip
+
+
+def relay(
+    causal: bool,
+    source: int,
+    row: Ints,
+    tiers: Ints,
+    budgets: Ints,
+    columns: tuple[Ints, ...],
+    below: Ints,
+    mid: Ints,
+    chain: Ints,
+    upper: Ints,
+    lower: Ints,
+    space: tuple[Ints, ...],
+    begin: int = 0,
+    stride: int = 1,
+) -> None:
+    """Lower bounds of the flows from one output: calls the kernel ``relay`` of relay_kernel.py, which tells the arrays.
+
+    ``columns`` are the lowest step and the three tiers above it, transposed; ``lower`` ``[n]`` is changed in place.
+    """
+    nothing = ctypes.c_void_p()
+    arrays = (row, tiers, budgets, *columns, below, mid, chain, upper, lower)
+    kernel("relay")(
+        ctypes.byref(nothing), ctypes.byref(nothing), len(row), causal, source, *(_at(a, np.int64) for a in arrays),
+        begin, stride, *(_at(a, np.int64) for a in space),
     )  # fmt: skip
 
 
@@ -79,14 +107,14 @@ def _at(array: npt.NDArray[Any], kind: Any) -> int:
     return array.ctypes.data
 
 
-def kernel() -> Callable[..., int]:
-    """The kernel as a function of C; while it runs, other threads of Python run too."""
+def kernel(name: str) -> Callable[..., int]:
+    """A kernel as a function of C; while it runs, other threads of Python run too."""
     with _LOCK:
-        return _kernel()
+        return _kernels()[name]
 
 
 @functools.cache
-def _kernel() -> Callable[..., int]:
+def _kernels() -> dict[str, Callable[..., int]]:
     path = _path()
     try:
         found = _read(path)
@@ -99,8 +127,8 @@ def _kernel() -> Callable[..., int]:
             f"Make it yours alone, or name another folder:  export {CACHE}=~/.cache/attnflow"
         )
         found = _compile()
-    name, _, code = found.partition(b"\n")
-    return _loaded(code, name.decode())
+    names, _, code = found.partition(b"\n")
+    return _loaded(code, names.decode().split())
 
 
 class _Untrusted(Exception):
@@ -195,7 +223,8 @@ def _keep(path: Path | None, data: bytes) -> None:
         return
 
 
-def _say(text: str) -> None:
+    """The names of the kernels, a line break, their machine code. It says so: seconds of silence look like a fault."""
+    _say("attnflow: compiling the flow engine; this happens once and takes some seconds …")
     if sys.stderr is not None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -212,14 +241,18 @@ def _compile() -> bytes:
         raise AttnFlowError(
             "NUMBA_DISABLE_JIT is set, and the flow engine has to be compiled: unset it, or use  backend='networkx'"
         )
-    text, name = llvm()
-    foreign = {f for f in re.findall(r'^declare [^@]*@"?([^"(]+)', text, re.M) if not f.startswith("llvm.")} - _NEEDED
+    kernels = llvm()
+    declared = {f for text, _ in kernels for f in re.findall(r'^declare [^@]*@"?([^"(]+)', text, re.M)}
+    foreign = {f for f in declared if not f.startswith("llvm.")} - _NEEDED
     if foreign:  # to load it would end the process
         raise AttnFlowError(
             f"The flow engine as numba {version('numba')} compiles it needs {', '.join(sorted(foreign))}, and may need "
             "nothing of numba. Use another version of numba, or  backend='networkx'"
         )
-    return name.encode() + b"\n" + bytes(_machine().emit_object(binding.parse_assembly(text)))
+    whole = binding.parse_assembly(kernels[0][0])
+    for text, _ in kernels[1:]:
+        whole.link_in(binding.parse_assembly(text))
+    return " ".join(name for _, name in kernels).encode() + b"\n" + bytes(_machine().emit_object(whole))
 
 
 def _machine() -> Any:
@@ -233,17 +266,26 @@ def _machine() -> Any:
     return target.create_target_machine(opt=3, reloc=places, codemodel="jitdefault", jit=True, **_processor())
 
 
-def _loaded(code: bytes, name: str) -> Callable[..., int]:
+def _loaded(code: bytes, names: Sequence[str]) -> dict[str, Callable[..., int]]:
     from llvmlite import binding
 
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
+    found: dict[str, Any] = {}
+    for (kernel, kinds), name in zip(_arguments().items(), names, strict=True):
+        # numba's own order: where to put the result and the error, then the arguments.
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds)
+        found[kernel] = kind(engine.get_function_address(name))
+        found[kernel].engine = engine  # the code lives as long as this does
+    return found
+
+
+def _arguments() -> dict[str, list[Any]]:
+    """The kinds of arguments of each kernel, in the order in which ``llvm`` of kernels.py gives the kernels."""
     address, number = ctypes.c_void_p, ctypes.c_uint64
-    # numba's own order: where to put the result and the error, then the arguments.
-    kinds = [address] * 4 + [number] * 3 + [address, number] + [address] * 2 + [number, address] + [number] * 5
-    function: Any = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds, *[address] * (3 + len(Work._fields)))(
-        engine.get_function_address(name)
-    )
-    function.engine = engine  # the code lives as long as this does
-    return function  # type: ignore[no-any-return]
+    columns = [address] * 2 + [number] * 3 + [address, number] + [address] * 2 + [number, address] + [number] * 5
+    return {
+        "columns": columns + [address] * (3 + len(Work._fields)),
+        "relay": [number] * 3 + [address] * 12 + [number] * 2 + [address] * 7,
+    }

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attnflow.errors import SelectionError
 from attnflow.scoring.flow.integers import Capacities, Ints, Words, integers, unpack
-from attnflow.scoring.flow.solver import orders
+from attnflow.scoring.flow.search import orders
 from attnflow.scoring.flow.workspace import Work, workspace
 from attnflow.scoring.network import F64
 

@@ -8,8 +8,9 @@ multiple of ``2**-bits``; from there all is exact. The rounding moves a flow by 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,35 +19,72 @@ from attnflow.errors import ShapeError, WeightsError
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
+F64 = npt.NDArray[np.float64]
+
+BLOCK = 1 << 17  # numbers that are rounded at a time: what stays in the processor's cache
 
 
-@dataclass(frozen=True, eq=False)
 class Capacities:
     """Integer capacities of a layered network: S steps over n nodes.
 
-    Attributes:
-        cap: ``[S, n, n]``: ``cap[s, i, k]`` is the capacity from node *i* above step *s* to node *k* below it.
-        bits: a capacity of one is ``2**bits``.
-        rowsum: ``[S, n]`` the sum of each row.
+    ``cap`` is ``[S, n, n]``: ``cap[s, i, k]`` is the capacity from node *i* above step *s* to node *k* below it; a
+    capacity of one is ``2**bits``; ``rowsum`` is ``[S, n]``, the sum of each row.
     """
 
-    cap: Ints
-    bits: int
-    rowsum: Ints
+    def __init__(self, cap: Ints, bits: int, rowsum: Ints) -> None:
+        self._cap, self.bits, self._rowsum = cap, bits, rowsum
+        self.steps, self.n = int(cap.shape[0]), int(cap.shape[1])
 
     @property
-    def steps(self) -> int:
-        """Number of steps from the highest nodes to the inputs."""
-        return int(self.cap.shape[0])
+    def cap(self) -> Ints:
+        """All capacities."""
+        return self._cap
 
     @property
-    def n(self) -> int:
-        """Number of nodes at each height."""
-        return int(self.cap.shape[1])
+    def rowsum(self) -> Ints:
+        """The sum of each row."""
+        return self._rowsum
+
+    def block(self, step: int, start: int, stop: int) -> Ints:
+        """Rows ``start … stop`` of one step: ``[stop - start, n]``."""
+        return self.cap[step, start:stop]
+
+    def row_sums(self, step: int, rows: Sequence[int]) -> Ints:
+        """The sums of some rows of one step."""
+        return self.rowsum[step, list(rows)]
+
+    def column_sums(self, step: int = 0) -> Ints:
+        """The sums of the columns of one step; of the lowest one by default, so what can enter each input."""
+        total = np.zeros(self.n, np.int64)
+        for start, stop in self.blocks():
+            total += self.block(step, start, stop).sum(0)
+        return total
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """The rows in parts of a size that the processor's cache holds."""
+        rows = max(1, BLOCK // self.n)
+        return [(start, min(start + rows, self.n)) for start in range(0, self.n, rows)]
+
+    def is_causal(self) -> bool:
+        """Whether no node has an edge to a later one."""
+        for step in range(self.steps):
+            for start, stop in self.blocks():
+                rows = self._given(step, start, stop)
+                if rows[:, stop:].any() or np.triu(rows[:, start:stop], 1).any():
+                    return False
+        return True
+
+    def _given(self, step: int, start: int, stop: int) -> npt.NDArray[Any]:
+        return self.block(step, start, stop)
 
     def upto(self, height: int) -> Capacities:
         """The lowest ``height`` steps."""
         return Capacities(self.cap[:height], self.bits, self.rowsum[:height])
+
+    def window(self, start: int, stop: int) -> Capacities:
+        """The network of the nodes ``start … stop`` alone."""
+        parts = [self.block(s, start, stop)[:, start:stop] for s in range(self.steps)]
+        return self.replaced(np.stack(parts))
 
     def reversed(self) -> Capacities:
         """The network turned upside down: its flow from *j* to *t* is this one's from *t* to *j*."""
@@ -56,12 +94,77 @@ class Capacities:
         """The same network with other capacities, in the same units."""
         return Capacities(cap, self.bits, cap.sum(-1))
 
-    def floats(self, units: Ints) -> npt.NDArray[np.float64]:
+    def floats(self, units: Ints) -> F64:
         """Integer flows as numbers."""
         return np.multiply(units, 2.0**-self.bits, dtype=np.float64)
 
 
-def as_stack(stack: Any) -> npt.NDArray[np.float64]:
+class Steps(Protocol):
+    """Capacities that are made a few rows at a time, so that not all of them need be held at once."""
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+
+    @property
+    def n(self) -> int:
+        """Number of nodes at each height."""
+
+    def block(self, step: int, start: int, stop: int) -> F64:
+        """Rows ``start … stop`` of one step: ``[stop - start, n]``, finite and not negative."""
+
+
+class Streamed(Capacities):
+    """Capacities that are rounded when they are asked for; ``cap`` holds all of them only if somebody reads it."""
+
+    def __init__(self, source: Steps, bits: int, steps: int | None = None) -> None:
+        self._source, self.bits = source, bits
+        self.steps, self.n = source.count if steps is None else steps, source.n
+
+    def block(self, step: int, start: int, stop: int) -> Ints:
+        """Rows ``start … stop`` of one step: ``[stop - start, n]``."""
+        return rounded(self._given(step, start, stop), self.bits)
+
+    def _given(self, step: int, start: int, stop: int) -> F64:
+        return self._source.block(step, start, stop)
+
+    def row_sums(self, step: int, rows: Sequence[int]) -> Ints:
+        """The sums of some rows of one step."""
+        return np.array([self.block(step, i, i + 1).sum() for i in rows], np.int64)
+
+    def upto(self, height: int) -> Streamed:
+        """The lowest ``height`` steps."""
+        return Streamed(self._source, self.bits, height)
+
+    @cached_property
+    def cap(self) -> Ints:
+        """All capacities; they are held from now on."""
+        whole = np.empty((self.steps, self.n, self.n), np.int64)
+        for step, out in enumerate(whole):
+            for start, stop in self.blocks():
+                out[start:stop] = self.block(step, start, stop)
+        return whole
+
+    @cached_property
+    def rowsum(self) -> Ints:
+        """The sum of each row."""
+        sums: Ints = self.cap.sum(-1)
+        return sums
+
+
+class Stack:
+    """An array ``[S, n, n]`` as :class:`Steps`."""
+
+    def __init__(self, array: F64) -> None:
+        self.array = array
+        self.count, self.n = int(array.shape[0]), int(array.shape[1])
+
+    def block(self, step: int, start: int, stop: int) -> F64:
+        """Rows ``start … stop`` of one step."""
+        return self.array[step, start:stop]
+
+
+def as_stack(stack: Any) -> F64:
     """Check a stack of capacities ``[S, n, n]``: square, finite, not negative.
 
     >>> as_stack([[[0.5, 0.5], [0.0, 1.0]]]).shape
@@ -73,38 +176,55 @@ def as_stack(stack: Any) -> npt.NDArray[np.float64]:
             f"capacities have the shape {array.shape}, but flow runs through square steps [S, n, n]. "
             "Pass attention to attnflow.flow(...), which builds them."
         )
-    if not np.isfinite(array).all():
-        s, i, k = np.argwhere(~np.isfinite(array))[0]
-        raise WeightsError(f"capacity [{s}, {i}, {k}] is {array[s, i, k]}, but capacities must be finite.")
-    if (array < 0).any():
-        s, i, k = np.argwhere(array < 0)[0]
-        raise WeightsError(f"capacity [{s}, {i}, {k}] is {array[s, i, k]}, but capacities must be at least 0.")
+    if not (array.min() >= 0 and array.max() < np.inf):
+        s, i, k = np.argwhere(~((array >= 0) & (array < np.inf)))[0]
+        wants = "at least 0" if array[s, i, k] < 0 else "finite"
+        raise WeightsError(f"capacity [{s}, {i}, {k}] is {array[s, i, k]}, but capacities must be {wants}.")
     return array
+
+
+def bits_of(array: F64, spare: int = 0) -> int:
+    """How many bits a capacity of one gets: as many as no row or column sum can overflow.
+
+    Capacities far below one (gradients) get more bits, so that they are as exact relative to their own size.
+    """
+    largest = max(float(array.sum(-1).max()), float(array.sum(-2).max()))
+    return min(61 - math.ceil(math.log2(largest)), 60 if largest > 0.5 else 900) - spare if largest else 60
+
+
+def rounded(rows: F64, bits: int) -> Ints:
+    """Rows of capacities ``[r, n]`` as integers.
+
+    Rows that sum to one up to float64 rounding sum to exactly ``2**bits``: otherwise a row of ten thousand tiny
+    roundings would look like a bottleneck that is not there.
+    """
+    scaled = rows * 2.0**bits
+    np.rint(scaled, out=scaled)
+    whole: Ints = scaled.astype(np.int64)
+    if bits <= 60:
+        off = 2**bits - whole.sum(-1)
+        near = np.flatnonzero((off != 0) & (np.abs(off) < 2.0**bits * 1e-13))
+        whole[near, whole[near].argmax(1)] += off[near]
+    return whole
 
 
 def integers(stack: Any, spare: int = 0) -> Capacities:
     """Round a stack of capacities to integers, with as many bits as no row or column sum can overflow.
 
-    Rows that sum to one up to float64 rounding sum to exactly ``2**bits``: otherwise a row of ten thousand
-    tiny roundings would look like a bottleneck that is not there. ``spare`` bits fewer leave room for larger sums.
+    ``spare`` bits fewer leave room for larger sums.
 
     >>> c = integers([[[0.5, 0.5], [0.25, 0.75]]])
     >>> c.bits, (c.cap[0, 1] / 2**c.bits).tolist()
     (60, [0.25, 0.75])
     """
     array = as_stack(stack)
-    largest = max(float(array.sum(-1).max()), float(array.sum(-2).max()))
-    # Capacities far below one (gradients) get more bits, so that they are as exact relative to their own size.
-    bits = min(61 - math.ceil(math.log2(largest)), 60 if largest > 0.5 else 900) - spare if largest else 60
+    bits = bits_of(array, spare)
     cap = np.empty(array.shape, np.int64)
-    for step, out in zip(array, cap, strict=True):
-        np.rint(step * 2.0**bits, out=out, casting="unsafe")
-    rowsum = cap.sum(-1)
-    off = 2**bits - rowsum if bits <= 60 else np.zeros_like(rowsum)
-    off[np.abs(off) >= 2.0**bits * 1e-13] = 0
-    rows: Ints = cap.reshape(-1, array.shape[2])
-    rows[np.arange(len(rows)), rows.argmax(1)] += off.reshape(-1)
-    return Capacities(cap, bits, rowsum + off)
+    given, rows = array.reshape(-1, array.shape[2]), cap.reshape(-1, array.shape[2])
+    size = max(1, BLOCK // array.shape[2])
+    for start in range(0, len(rows), size):
+        rows[start : start + size] = rounded(given[start : start + size], bits)
+    return Capacities(cap, bits, cap.sum(-1))
 
 
 def pack(mask: npt.NDArray[np.bool_]) -> Words:

@@ -3,7 +3,7 @@
 """All flows into one sink after another: the compiled part of the engine that the solver calls.
 
 Edges are tried in the order of their index, and that order decides how many waves a pair needs. So the nodes of each
-height are renumbered for each sink, the most useful first (see ``orders`` in solver.py); outputs are in the
+height are renumbered for each sink, the most useful first (see ``orders`` in search.py); outputs are in the
 caller's numbers again. What the nodes of a height can pass on to the sink is shared by all sources above.
 """
 
@@ -14,12 +14,14 @@ import re
 import numpy as np
 from numba import njit, types
 
+from attnflow.scoring.flow.relay_kernel import SIGNATURE as RELAY
+from attnflow.scoring.flow.relay_kernel import relay
 from attnflow.scoring.flow.waves import CUT, U0, U1, U2, U3, U4, U6, U63, inner, solve_pair
 from attnflow.scoring.flow.workspace import Work
 
 CLOSED = 1  # a closed form of one or two steps
 THEOREM = 4  # the saturation theorem: no flow was solved
-FLOOR = 5  # a lower bound that was proven before met the upper bound: no flow was solved
+KNOWN = 5  # a lower bound that was proven before met an upper bound: no flow was solved
 FAILED = -1  # the independent check of the preflow did not hold
 
 
@@ -165,19 +167,15 @@ def _write_cut(w, n, words, height, order, base, cuts, place):
 
 
 @inner
-def _all_settled(capacity, rowsum, floor, place, n, steps, sink, value, code):
-    """Whether the lower bounds settle all sources of this sink; if so, write their flows."""
-    column = np.int64(0)
-    for i in range(n):
-        column += capacity[i * n + sink]
-    settled = True
+def _all_known(known, place, n, value, code):
+    """Whether the flows of all sources into this sink are known; if so, write them."""
     for t in range(n):
-        settled &= floor[place + t] >= min(rowsum[(steps - U1) * n + t], column)
-    if settled:
-        for t in range(n):
-            value[place + t] = min(rowsum[(steps - U1) * n + t], column)
-            code[place + t] = FLOOR
-    return settled
+        if known[place + t] < 0:
+            return False
+    for t in range(n):
+        value[place + t] = known[place + t]
+        code[place + t] = KNOWN
+    return True
 
 
 # Plain addresses and numbers: the compiled code then needs nothing of numba or Python, and can be kept and loaded
@@ -192,7 +190,7 @@ SIGNATURE = types.void(
 
 
 def columns(
-    capacity, rowsum, n, steps, words, sinks, count, order, wanted, tops, floor, has_floor, theorem, explicit, begin,
+    capacity, rowsum, n, steps, words, sinks, count, order, wanted, tops, known, has_known, theorem, explicit, begin,
     stride, value, code, cuts,
     cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside,
 ):  # fmt: skip
@@ -200,10 +198,10 @@ def columns(
 
     ``wanted[h]`` is the place of height h in the outputs ``value`` and ``code`` ([sinks, outputs, n]), or -1: then
     only upper bounds of what its nodes can pass on are computed. ``order[c, h]`` ([sinks, S + 1, n]) numbers the nodes
-    of height h for sink c; height 0 must keep its numbers. ``floor[c, t]`` ([sinks, n], or empty) are proven
-    lower bounds for the highest sources. ``explicit`` solves every pair in full, checks its preflow and writes the
-    sink's side of the minimum cut, heights 1 .. S-1, to ``cuts``. At the highest height every ``stride``-th source from
-    ``begin`` is solved. Sets have ``words`` words (:func:`words_of`). The arrays from ``cap`` on are those of
+    of height h for sink c; height 0 must keep its numbers. ``known[c, t]`` ([sinks, n], or empty) are the
+    flows from the highest sources that were proven before, -1 where none was. ``explicit`` solves every pair in full,
+    checks its preflow and writes the sink's side of the minimum cut, heights 1 .. S-1, to ``cuts``. At the highest
+    height every ``stride``-th source from ``begin`` is solved. Sets have ``words`` words (:func:`words_of`). The arrays from ``cap`` on are those of
     :func:`workspace`; after the call they hold the last pair that was solved.
     """
     w = Work(
@@ -213,7 +211,7 @@ def columns(
     for c in range(count):
         sink = sinks[c]
         mine, base = c * tops * n, c * (steps + U1) * n
-        if has_floor and _all_settled(capacity, rowsum, floor, c * n, n, steps, sink, value, code):
+        if has_known and _all_known(known, c * n, n, value, code):
             continue
         _renumber(w, capacity, order, base, n, words, steps)
         column = np.int64(0)
@@ -248,8 +246,8 @@ def columns(
                 bound = min(rowsum[(h - U1) * n + source], column)
                 if closed:
                     v, proof = limit[h * n + t], CLOSED
-                elif has_floor and h == steps and floor[c * n + source] >= bound:
-                    v, proof = bound, FLOOR
+                elif has_known and h == steps and known[c * n + source] >= 0:
+                    v, proof = known[c * n + source], KNOWN
                 elif level > 0 and bound == level and _saturates(w, n, h, t, level, two, sums, inside):
                     v, proof = level, THEOREM
                 else:
@@ -265,10 +263,13 @@ def columns(
                 code[at] = proof
 
 
-def llvm() -> tuple[str, str]:
-    """The kernel as LLVM code, and the name that it has there."""
+def llvm() -> list[tuple[str, str]]:
+    """The kernels as LLVM code, and the name that each has there."""
     options = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    (text,) = njit(SIGNATURE, **options)(columns).inspect_llvm().values()
-    # What it calls may be dropped by the linker; the kernel itself may not.
-    (name,) = re.findall(r'^define (?!linkonce)[^@]*@"?([^"(]*columns[^"(]*)', text, re.M)
-    return text, name
+    found = []
+    for kernel, signature in ((columns, SIGNATURE), (relay, RELAY)):
+        (text,) = njit(signature, **options)(kernel).inspect_llvm().values()
+        # What it calls may be dropped by the linker; the kernel itself may not.
+        (name,) = re.findall(rf'^define (?!linkonce)[^@]*@"?([^"(]*{kernel.__name__}[^"(]*)', text, re.M)
+        found.append((text, name))
+    return found

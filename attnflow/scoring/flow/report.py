@@ -44,10 +44,10 @@ def describe(
     'at layer 2 all flows equal min(row sum, column sum of the first layer): they do not depend on the output'
     """
     caps = solution.capacities
-    column = caps.cap[0].sum(0)
+    column = caps.column_sums()
     out: dict[str, Any] = {"saturation": [], "ties": [], "cut": [], "same_ranking": [], "sink": []}
     for top, units in zip(solution.tops, solution.units, strict=True):
-        row = caps.rowsum[top - 1, list(solution.rows)][:, None]
+        row = caps.row_sums(top - 1, solution.rows)[:, None]
         at_row, at_column = units == row, units == column
         out["saturation"].append(float((at_row | at_column).mean()))
         out["ties"].append(_ties(units))

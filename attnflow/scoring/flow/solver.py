@@ -1,37 +1,40 @@
-"""The engine: flows of all pairs at the chosen heights, in integers, over threads.
-
-A column of the result (all sources, one sink) is one job: what the nodes of a height can pass on to that sink is
-shared by all sources above. Rows (one source, all sinks) are columns of the network turned upside down.
-"""
+"""The engine: flows of all pairs at the chosen heights, in integers. Bounds first, search for what they leave open."""
 
 from __future__ import annotations
 
-import itertools
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import SelectionError
-from attnflow.scoring.flow.integers import Capacities, Ints, Words, integers, pack, unpack
-from attnflow.scoring.flow.workspace import workspace
+from attnflow.scoring.flow.integers import (
+    Capacities,
+    Ints,
+    Stack,
+    Streamed,
+    Words,
+    as_stack,
+    bits_of,
+    integers,
+    pack,
+    unpack,
+)
+from attnflow.scoring.flow.relay import relayable, relayed
+from attnflow.scoring.flow.search import RELAY, Codes, Found, finish, run
 
-Codes = npt.NDArray[np.int8]
-
-CLOSED, BOUND, CUT, THEOREM, FLOOR, FAILED = 1, 2, 3, 4, 5, -1
+CLOSED, BOUND, CUT, THEOREM, HUB, FAILED = 1, 2, 3, 4, 5, -1
 PROOFS = {
     CLOSED: "closed form",
     BOUND: "flow that meets a bound",
     CUT: "flow and cut",
     THEOREM: "saturation theorem",
-    FLOOR: "hub bound",
+    HUB: "hub bound",
+    RELAY: "relay bound",
 }
-
-_SMALL = 20_000  # steps × pairs × tokens below which a second thread costs more than it brings
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,20 +91,33 @@ def solve(
     array([[1., 1.],
            [1., 1.]])
     """
-    caps = stack if isinstance(stack, Capacities) else integers(stack)
+    caps = stack if isinstance(stack, Capacities) else _capacities(stack, rows)
     tops = _checked(tops, range(1, caps.steps + 1), "height")
     rows = _checked(rows, range(caps.n), "row")
     caps = caps.upto(max(tops))
     threads = _threads(threads)
+    bounds = bounds and not explicit
     if len(rows) < caps.n and (len(tops) == 1 or len(rows) * 4 <= caps.n):
-        found = [_upside_down(caps.upto(top), rows, bounds, explicit, threads) for top in tops]
+        found = [_few(caps.upto(top), rows, bounds, explicit, threads) for top in tops]
         units, proofs = np.stack([f.units for f in found]), np.stack([f.proofs for f in found])
         return Solution(caps, tops, rows, units, proofs, _stack_cuts([f.cuts for f in found]) if explicit else None)
+    everything = len(tops) == 1 and rows == tuple(range(caps.n))
+    if bounds and everything and relayable(caps) and caps.is_causal():
+        whole = finish(caps, rows, relayed(caps, rows, True, threads), True, threads)
+        return Solution(caps, tops, rows, whole.units[None], whole.proofs[None])
     all_rows = _columns(caps, tops, range(caps.n), bounds, explicit, threads)
     chosen = list(rows)
     units, proofs = all_rows.units.transpose(1, 2, 0)[:, chosen], all_rows.proofs.transpose(1, 2, 0)[:, chosen]
     cuts = all_rows.cuts.transpose(1, 2, 0, 3, 4)[:, chosen] if explicit else None
     return Solution(caps, tops, rows, units, proofs, cuts)
+
+
+def _capacities(stack: Any, rows: Sequence[int] | None) -> Capacities:
+    """A stack in integers. Where few outputs are asked for, most are never read, so none is rounded before it is."""
+    array = as_stack(stack)
+    if rows is None or len(rows) == array.shape[1] or not relayable(array):
+        return integers(array)
+    return Streamed(Stack(array), bits_of(array))
 
 
 def _checked(given: Sequence[int] | None, allowed: range, what: str) -> tuple[int, ...]:
@@ -121,16 +137,10 @@ def _threads(threads: int | None) -> int:
     return threads
 
 
-class Found(NamedTuple):
-    """What :func:`run` finds, by sinks: units and proofs ``[sinks, tops, n]``, cuts ``[sinks, tops, n, S-1, w]``."""
-
-    units: Ints
-    proofs: Codes
-    cuts: Words
-
-
-def _upside_down(caps: Capacities, rows: Sequence[int], bounds: bool, explicit: bool, threads: int) -> Found:
-    """One height, few sources: each is the sink of the reversed network. Axes: rows, sinks."""
+def _few(caps: Capacities, rows: Sequence[int], bounds: bool, explicit: bool, threads: int) -> Found:
+    """One height, few sources. Axes: rows, sinks."""
+    if bounds and relayable(caps) and ((causal := caps.is_causal()) or 2 * len(rows) < caps.n):
+        return finish(caps, rows, relayed(caps, rows, causal, threads), causal, threads)
     found = _columns(caps.reversed(), (caps.steps,), rows, bounds, explicit, threads)
     cuts = found.cuts
     if explicit:
@@ -150,98 +160,9 @@ def _stack_cuts(parts: list[Words]) -> Words:
 def _columns(
     caps: Capacities, tops: Sequence[int], sinks: Sequence[int], bounds: bool, explicit: bool, threads: int
 ) -> Found:
-    floor = None
-    if bounds and not explicit and len(tops) == 1:
-        from attnflow.scoring.flow.bounds import floor_of
+    known = None
+    if bounds and len(tops) == 1:
+        from attnflow.scoring.flow.bounds import known_by_hubs
 
-        floor = floor_of(caps, sinks, threads)
-    return run(caps, tops, sinks, floor, theorem=bounds and not explicit, explicit=explicit, threads=threads)
-
-
-def run(
-    caps: Capacities,
-    tops: Sequence[int],
-    sinks: Sequence[int],
-    floor: Ints | None = None,
-    *,
-    theorem: bool = False,
-    explicit: bool = False,
-    threads: int = 1,
-) -> Found:
-    """Share the sinks out over threads. ``floor`` ``[sinks, n]``: proven lower bounds for the highest top."""
-    from attnflow.scoring.flow.compiled import columns
-
-    n, steps = caps.n, caps.steps
-    wanted = np.full(steps + 1, -1, np.int64)
-    wanted[list(tops)] = np.arange(len(tops))
-    cols = np.asarray(sinks, np.uint64)
-    units = np.zeros((len(cols), len(tops), n), np.int64)
-    proofs = np.zeros(units.shape, np.int8)
-    words = (n + 63) // 64
-    cuts = np.zeros((*units.shape, (steps - 1) * words) if explicit else (0, 0, 0, 0), np.uint64)
-    floor = np.zeros((0, n), np.int64) if floor is None else np.ascontiguousarray(floor)
-    cap, rowsum = np.ascontiguousarray(caps.cap), np.ascontiguousarray(caps.rowsum)
-    order = orders(caps, cols)
-    jobs = _jobs(len(cols), n, steps, len(tops), threads)
-    turn = itertools.count()
-
-    def work() -> None:
-        space = workspace(n, steps)
-        while (job := next(turn)) < len(jobs):
-            part, begin, stride = jobs[job]
-            columns(
-                cap, rowsum, cols[part], order[part], wanted, floor[part], units[part], proofs[part], cuts[part], space,
-                theorem=theorem, explicit=explicit, begin=begin, stride=stride,
-            )  # fmt: skip
-
-    _together(work, min(threads, len(jobs)))
-    return Found(units, proofs, cuts.reshape(*units.shape, steps - 1, words) if explicit else cuts)
-
-
-def _together(work: Callable[[], None], threads: int) -> None:
-    """Run ``work`` in this thread and others; what any of them raises is raised here, when all have ended."""
-    failed: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    others = [threading.Thread(target=guarded) for _ in range(threads - 1)]
-    for thread in others:
-        thread.start()
-    guarded()
-    for thread in others:
-        thread.join()
-    if failed:
-        raise failed[0]
-
-
-def _jobs(sinks: int, n: int, steps: int, tops: int, threads: int) -> list[tuple[slice, int, int]]:
-    """Parts of the work: sinks, first source and stride. One height of few sinks is shared out by its sources."""
-    if threads == 1 or steps * sinks * n * n < _SMALL:
-        return [(slice(0, sinks), 0, 1)]
-    if tops == 1 and sinks < 2 * threads:
-        return [(slice(c, c + 1), begin, threads) for c in range(sinks) for begin in range(threads)]
-    size = max(1, sinks // (threads * 8))
-    return [(slice(c, c + size), 0, 1) for c in range(0, sinks, size)]
-
-
-def orders(caps: Capacities, sinks: Words) -> Words:
-    """For each sink and height the nodes in the order in which the engine fills them: ``[sinks, S + 1, n]``.
-
-    The first nodes are those that would carry most, if each node drew what the sink can take from all nodes above in
-    proportion to their capacities. Any order gives the same flows; this one needs a third of the waves.
-    """
-    n, steps = caps.n, caps.steps
-    out = np.empty((len(sinks), steps + 1, n), np.uint64)
-    out[:] = np.arange(n)
-    if steps > 2:
-        share = caps.cap[0][:, sinks].astype(np.float64)
-        for h in range(1, steps):
-            if h > 1:
-                step = caps.cap[h - 1].astype(np.float64)
-                share = step @ (share / np.maximum(step.sum(0), 1.0)[:, None])
-            out[:, h] = np.argsort(-share, axis=0, kind="stable").T
-    return out
+        known = known_by_hubs(caps, sinks, threads)
+    return run(caps, tops, sinks, known, theorem=bounds, explicit=explicit, threads=threads)

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from attnflow.scoring.flow.bounds import floor_of, hub
+from attnflow.scoring.flow.bounds import hub, known_by_hubs
 from attnflow.scoring.flow.certificate import certify
 from attnflow.scoring.flow.integers import integers
-from attnflow.scoring.flow.solver import FLOOR, solve
+from attnflow.scoring.flow.solver import HUB, solve
 from tests.scoring.flow.networks import instances, softmax_network
 
 
@@ -16,7 +16,7 @@ def test_every_pair_that_a_hub_settles_is_solved_again(shape):
         fast = solve(stack, [steps])
         full = certify(stack, [steps]).solution
         assert (fast.units == full.units).all(), name
-        settled += (fast.proofs == FLOOR).sum()
+        settled += (fast.proofs == HUB).sum()
     assert settled > 1000
 
 
@@ -42,10 +42,10 @@ def test_a_hub_by_hand():
 def test_not_tried_where_it_cannot_help():
     r = np.random.default_rng(0)
     deep = softmax_network(r, 9, 20)
-    assert floor_of(integers(deep), range(20), 1) is not None
-    assert floor_of(integers(deep), [3], 1) is None
-    assert floor_of(integers(deep[:5]), range(20), 1) is None
-    assert floor_of(integers(softmax_network(r, 9, 20, causal=True)), range(20), 1) is None
+    assert known_by_hubs(integers(deep), range(20), 1) is not None
+    assert known_by_hubs(integers(deep), [3], 1) is None
+    assert known_by_hubs(integers(deep[:5]), range(20), 1) is None
+    assert known_by_hubs(integers(softmax_network(r, 9, 20, causal=True)), range(20), 1) is None
 
 
 def test_rows_chosen_from_a_deep_network():

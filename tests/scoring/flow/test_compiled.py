@@ -60,9 +60,8 @@ def test_the_kernel_takes_only_the_arrays_it_knows():
 def test_code_that_only_numba_could_run_is_refused(monkeypatch, capsys):
     from attnflow.scoring.flow import kernels
 
-    monkeypatch.setattr(
-        kernels, "llvm", lambda: ("declare void @NRT_incref(ptr)\ndeclare i64 @llvm.cttz.i64(i64)", "f")
-    )
+    code = "declare void @NRT_incref(ptr)\ndeclare i64 @llvm.cttz.i64(i64)"
+    monkeypatch.setattr(kernels, "llvm", lambda: [(code, "f")])
     with pytest.raises(AttnFlowError, match="needs NRT_incref, and may need nothing of numba.*backend='networkx'"):
         compiled._compile()
     assert "compiling" in capsys.readouterr().err
@@ -168,10 +167,10 @@ import os, threading, time
 from attnflow.scoring.flow import compiled
 if {quick}:
     compiled._compile = lambda: time.sleep(1) or b"f\\n"
-    compiled._loaded = lambda code, name: (lambda *given: None)
+    compiled._loaded = lambda code, names: {{"columns": lambda *given: None}}
     compiled._read = lambda path: None
     compiled._keep = lambda path, data: None
-    work = lambda: compiled.kernel()
+    work = lambda: compiled.kernel("columns")
 else:
     from attnflow import flow
     work = lambda: flow([[[0.5, 0.5], [0.5, 0.5]]] * 3)
