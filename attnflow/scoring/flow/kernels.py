@@ -201,8 +201,8 @@ def columns(
     of height h for sink c; height 0 must keep its numbers. ``known[c, t]`` ([sinks, n], or empty) are the
     flows from the highest sources that were proven before, -1 where none was. ``explicit`` solves every pair in full,
     checks its preflow and writes the sink's side of the minimum cut, heights 1 .. S-1, to ``cuts``. At the highest
-    height every ``stride``-th source from ``begin`` is solved. Sets have ``words`` words (:func:`words_of`). The arrays from ``cap`` on are those of
-    :func:`workspace`; after the call they hold the last pair that was solved.
+    height every ``stride``-th source from ``begin`` is solved. Sets have ``words`` words (:func:`words_of`). The arrays
+    from ``cap`` on are those of :func:`workspace`; after the call they hold the last pair that was solved.
     """
     w = Work(
         cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside

@@ -20,8 +20,9 @@ pass over them; the kernel says how. No network is searched, no flow is taken ba
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from attnflow.scoring.flow.integers import Capacities, Ints
 DEEP = 9  # steps from which there is one for each part
 WIDE = 24  # nodes from which the bounds are cheaper than the search
 _TIERS = 3
+_PROBES = 24  # inputs that are tried before all others
 
 
 class Parts(NamedTuple):
@@ -130,28 +132,47 @@ class _Blocks:
             upper[t] = lower[t] = self.own[:, t].min()
         own = self.own[:, t]
         budgets = np.array([own[top], own[top - 1], min(own[top - 2], self.chain[t])], np.int64)
-        for mid, spread in ((self.wide, p.spread), (self.narrow, p.half)):
+        for gather, mid, spread in self._splits():
+            if not (lower < upper).any():
+                break
             tiers = np.stack([row[top - 1], row[top - 2], np.minimum(row[spread : p.end], self.most).sum(0)])
-            self._lay(t, causal, row[top], tiers, budgets, mid, upper, lower, threads)
+            columns = (*self.columns[:_TIERS], gather)
+            lay = functools.partial(self._lay, t, causal, row[top], tiers, budgets, columns, mid, upper, lower)
+            few = slice(0, self.n, self.n // _PROBES + 1)
+            lay([(few.start, few.step)])
+            if 4 * int((lower[few] < upper[few]).sum()) > 3 * len(lower[few]):
+                break  # three hops do not span this network
+            workers = min(threads, 1 + int((lower < upper).sum()) * self.n // 20_000)
+            lay([(begin, workers) for begin in range(workers)])
         return lower, upper
 
+    def _splits(self) -> Iterator[tuple[Ints, Ints, int]]:
+        """What is gathered over, what is relayed over, and where the spread begins: three ways to part the steps.
+
+        The first serves most. Spreading over more steps helps outputs that hand little out, gathering over more steps
+        helps inputs that few tokens look at.
+        """
+        p, gather = self.parts, self.columns[_TIERS]
+        yield gather, self.wide, p.spread
+        yield gather, self.narrow, p.half
+        if p.half < p.spread:
+            yield np.ascontiguousarray(gather + self.narrow.T), self.wide - self.narrow, p.spread
+
     def _lay(
-        self, t: int, causal: bool, row: Ints, tiers: Ints, budgets: Ints, mid: Ints, upper: Ints, lower: Ints,
-        threads: int,
+        self, t: int, causal: bool, row: Ints, tiers: Ints, budgets: Ints, columns: tuple[Ints, ...], mid: Ints,
+        upper: Ints, lower: Ints, jobs: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
+        """Raise ``lower``. A job is the first input and the stride; all are done at the same time."""
         from attnflow.scoring.flow import compiled
 
         def work(begin: int, stride: int) -> None:
-            sizes = (1, 1, 1, _TIERS, _TIERS, 1)
-            space = tuple(np.empty(k * self.n, np.int64) for k in sizes)
+            space = [np.empty(k * self.n, np.int64) for k in (1, 1, 1, _TIERS, _TIERS, 1)]
             compiled.relay(
-                causal, t, row, tiers, budgets, self.columns, self.below, mid, self.chain, upper, lower,
+                causal, t, row, tiers, budgets, columns, self.below, mid, self.chain, upper, lower,
                 (*space, np.empty(2 * _TIERS, np.int64)), begin, stride,
             )  # fmt: skip
 
-        left = int((lower < upper).sum())
-        workers = min(threads, 1 + left * self.n // 20_000)
-        _share(work, [(begin, workers) for begin in range(workers)] if left else [], workers)
+        _share(work, jobs, len(jobs))
 
     def _out_of(self, t: int, row: Ints, causal: bool) -> Ints:
         """The cuts at the output: what t hands out in its highest steps to tokens that can reach the input."""

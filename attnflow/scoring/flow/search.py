@@ -104,7 +104,10 @@ def run(
     explicit: bool = False,
     threads: int = 1,
 ) -> Found:
-    """Share the sinks out over threads. ``known`` ``[sinks, n]``: flows from the highest top that were proven before, or -1."""
+    """Share the sinks out over threads.
+
+    ``known`` ``[sinks, n]`` are the flows from the highest top that were proven before, -1 where none was.
+    """
     from attnflow.scoring.flow.compiled import columns
 
     n, steps = caps.n, caps.steps
