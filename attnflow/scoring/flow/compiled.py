@@ -223,15 +223,14 @@ def _keep(path: Path | None, data: bytes) -> None:
         return
 
 
-    """The names of the kernels, a line break, their machine code. It says so: seconds of silence look like a fault."""
-    _say("attnflow: compiling the flow engine; this happens once and takes some seconds …")
+def _say(text: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
 
 def _compile() -> bytes:
-    """The name of the kernel, a line break, its machine code. It says so: seconds of silence look like a fault."""
+    """The names of the kernels, a line break, their machine code. It says so: seconds of silence look like a fault."""
     _say("attnflow: compiling the flow engine; this happens once and takes some seconds …")
     from llvmlite import binding
 

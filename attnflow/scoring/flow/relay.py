@@ -21,13 +21,13 @@ pass over them; the kernel says how. No network is searched, no flow is taken ba
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnflow.scoring.flow.integers import Capacities, Ints
+from attnflow.scoring.flow.threads import share
 
 DEEP = 9  # steps from which there is one for each part
 WIDE = 24  # nodes from which the bounds are cheaper than the search
@@ -82,7 +82,7 @@ def relayed(caps: Capacities, rows: Sequence[int], causal: bool, threads: int = 
             lower[a, :nodes], upper[a, :nodes] = blocks.bounds(rows[a], causal, inside)
 
     part = max(1, len(rows) // (4 * threads))
-    _share(row, [(a, min(a + part, len(rows))) for a in range(0, len(rows), part)], threads)
+    share(row, [(a, min(a + part, len(rows))) for a in range(0, len(rows), part)], threads)
     return Bounds(lower, upper)
 
 
@@ -97,7 +97,7 @@ class _Blocks:
         self.own = np.zeros((steps, n), np.int64)
         self.rows = {t: np.zeros((steps, n), np.int64) for t in rows}
         self.most = 2**62 // steps  # of one edge, so that no sum overflows; to take less of it is safe
-        _share(self._fill, [(a, min(b, n)) for a, b in caps.blocks() if a < n], threads)
+        share(self._fill, [(a, min(b, n)) for a, b in caps.blocks() if a < n], threads)
         self.sums = [c.sum(1)[:, None] if len(rows) == 1 else c.cumsum(1) for c in self.columns[:_TIERS]]
         self.chain = np.ascontiguousarray(self.own[1:-1].min(0))
         held = [self.own[0], self.own[1], np.minimum(self.own[2], self.chain)]
@@ -172,7 +172,7 @@ class _Blocks:
                 (*space, np.empty(2 * _TIERS, np.int64)), begin, stride,
             )  # fmt: skip
 
-        _share(work, jobs, len(jobs))
+        share(work, jobs, len(jobs))
 
     def _out_of(self, t: int, row: Ints, causal: bool) -> Ints:
         """The cuts at the output: what t hands out in its highest steps to tokens that can reach the input."""
@@ -195,29 +195,3 @@ class _Blocks:
             cuts.append(total + own)
         best: Ints = np.min(cuts, axis=0)
         return best
-
-
-def _share(work: Callable[[int, int], None], jobs: Sequence[tuple[int, int]], threads: int) -> None:
-    """Do all jobs, on as many threads."""
-    turn = iter(jobs)
-    lock, failed = threading.Lock(), []
-
-    def loop() -> None:
-        try:
-            while True:
-                with lock:
-                    job = next(turn, None)
-                if job is None:
-                    return
-                work(*job)
-        except BaseException as error:  # a thread's error is the caller's
-            failed.append(error)
-
-    others = [threading.Thread(target=loop) for _ in range(min(threads, len(jobs)) - 1)]
-    for thread in others:
-        thread.start()
-    loop()
-    for thread in others:
-        thread.join()
-    if failed:
-        raise failed[0]
