@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from attnflow.attention import Attention
 from attnflow.capturing.capture import capture
-from attnflow.comparing.compare import compare
 from attnflow.correlation import correlate
 from attnflow.errors import AttnFlowError
-from attnflow.lazy import submodules
+from attnflow.lazy import on_first_use
 from attnflow.relevance import Relevance
 from attnflow.scoring.blankout import blankout
 from attnflow.scoring.direct import direct
@@ -41,5 +40,7 @@ __all__ = [
     "rollout",
 ]
 
-if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__)
+if TYPE_CHECKING:
+    from attnflow.comparing.compare import compare
+else:
+    __getattr__ = on_first_use(__name__, compare="attnflow.comparing.compare")

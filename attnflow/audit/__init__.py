@@ -6,7 +6,7 @@
 and :func:`write_report` puts their findings into one report.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnflow.audit.adversary import adversary
 from attnflow.audit.correlation import correlation
@@ -22,10 +22,7 @@ from attnflow.audit.seeds import seeds
 from attnflow.audit.splits import Splits
 from attnflow.audit.training import Recipe, Trained, fit, trained
 from attnflow.audit.uniform import uniform
-from attnflow.lazy import submodules
-
-if TYPE_CHECKING:
-    from attnflow.models.lstm import LSTMClassifier, LSTMConfig
+from attnflow.lazy import on_first_use
 
 __all__ = [
     "AttentionRow",
@@ -50,11 +47,8 @@ __all__ = [
     "write_report",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in ("LSTMClassifier", "LSTMConfig"):
-        # transformers' code of models takes longer to import than all of the experiments.
-        from attnflow.models import lstm
-
-        return getattr(lstm, name)
-    return submodules(__name__)(name)
+if TYPE_CHECKING:
+    from attnflow.models.lstm import LSTMClassifier, LSTMConfig
+else:
+    # transformers' code of models takes longer to import than all of the experiments.
+    __getattr__ = on_first_use(__name__, LSTMClassifier="attnflow.models.lstm", LSTMConfig="attnflow.models.lstm")

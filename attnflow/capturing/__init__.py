@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from attnflow.capturing.context import Taken
 from attnflow.capturing.session import Call, Record
 from attnflow.capturing.training import live
-from attnflow.lazy import submodules
+from attnflow.lazy import on_first_use
 
 __all__ = ["Call", "Record", "Taken", "live"]
 
 if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__)
+    __getattr__ = on_first_use(__name__)

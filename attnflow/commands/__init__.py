@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from attnflow.lazy import submodules
+from attnflow.lazy import on_first_use
 
 if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__)
+    __getattr__ = on_first_use(__name__)

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from attnflow.comparing.comparison import Comparison
-from attnflow.lazy import submodules
+from attnflow.lazy import on_first_use
 
 __all__ = ["Comparison"]
 
 if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__)
+    __getattr__ = on_first_use(__name__)

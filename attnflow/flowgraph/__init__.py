@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attnflow.flowgraph.graph import flow_graph, graph_at_once, graph_of
 from attnflow.flowgraph.heads import ways
 from attnflow.flowgraph.records import FLOW, Curve, FlowGraph, Level, Output, PairFlow, settings_line
-from attnflow.lazy import submodules
+from attnflow.lazy import on_first_use
 
 __all__ = [
     "FLOW",
@@ -27,4 +27,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__)
+    __getattr__ = on_first_use(__name__)

@@ -8,10 +8,10 @@ array([[[0.5, 0.5],
 
 from typing import TYPE_CHECKING
 
-from attnflow.lazy import submodules
+from attnflow.lazy import on_first_use
 from attnflow.scoring.flow.reference import to_networkx
 
 __all__ = ["to_networkx"]
 
 if not TYPE_CHECKING:
-    __getattr__ = submodules(__name__)
+    __getattr__ = on_first_use(__name__)
