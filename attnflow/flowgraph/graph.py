@@ -43,6 +43,7 @@ def flow_graph(
     heads: Heads | Sequence[Heads] | None = None,
     words: bool = False,
     special: bool = True,
+    room: Room | None = None,
 ) -> FlowGraph:
     """What a page of attention flow shows: the network, its edge flows and cuts, and scores for every output.
 
@@ -69,6 +70,7 @@ def flow_graph(
             room.
         words, special: whether the page opens with words in place of tokens, and with special tokens shown; results
             that were brought to words, or that lost their special tokens, open it so.
+        room: what the graph may hold; by default what one page has room for.
 
     >>> g = flow_graph(Attention.of([[[0.2, 0.8], [0.5, 0.5]]] * 2, tokens=["a", "b"]), position=1)
     >>> g.outputs[0].scores["flow"].tolist(), g.pairs[0, 0].value, g.complete
@@ -79,12 +81,13 @@ def flow_graph(
     kept = "mean" if lead is None or lead.heads is None else lead.heads
     listed = ways(attention, kept) if heads is None else [heads] if isinstance(heads, str | int) else list(heads)
     given = _by_way(results, listed, plan)
-    made = _fused(attention, listed[0], given[0], plan, Room() if len(listed) == 1 else Room().half())
+    room = Room() if room is None else room
+    made = _fused(attention, listed[0], given[0], plan, room if len(listed) == 1 else room.half())
     scores = sum(
         s.size for o in made.outputs for part in (o.scores, o.words) for m, s in part.items() if m not in made.of_inputs
     )
-    room = Room().rest(scores, sum(len(pair.flow) for pair in made.pairs.values()), max(1, len(listed) - 1))
-    fusions = tuple(_fused(attention, *one, plan, room) for one in zip(listed[1:], given[1:], strict=True))
+    rest = room.rest(scores, sum(len(pair.flow) for pair in made.pairs.values()), max(1, len(listed) - 1))
+    fusions = tuple(_fused(attention, *one, plan, rest) for one in zip(listed[1:], given[1:], strict=True))
     size, where = ((0, 0), ()) if image is None else patches(made.net.tokens, grid)
     return replace(
         made,
@@ -104,16 +107,37 @@ def graph_of(results: Sequence[Relevance], **options: Any) -> FlowGraph | None:
     None where no result knows its attention, and where one that cannot be computed anew for every output was brought to
     words, or lost its special tokens: then there are scores to show, and no graph that they could be laid on.
     """
-    attention = next((r.attention for r in results if r.attention is not None), None)
-    if attention is None:
+    kinds: dict[str, Attention] = {}
+    for r in results:
+        if r.attention is not None:
+            kinds.setdefault(r.attention.edges, r.attention)
+    if not kinds:
         return None
+    attention = next(iter(kinds.values()))
     tokens = _inputs(attention)
     known = {call.name for call in _calls(options.get("methods"))}
     for r in results:
         reshaped = r.dropped is not None or (r.unit == "word" and tuple(r.tokens) != tokens[: len(r.tokens)])
-        if reshaped and (r.method not in known or r.attention is None):
+        if reshaped and (_composed(r) not in known or r.attention is None):
             return None
-    return flow_graph(attention, results, **options)
+    if len(kinds) == 1 and attention.edges == "attention":
+        return flow_graph(attention, results, **options)
+    made = [_of_kind(a, results, Room().part(len(kinds)), options) for a in kinds.values()]
+    # All are graphs of one input, so that the page can go from one kind of edges to another.
+    return replace(made[0], fusions=tuple(g for graph in made for g in (graph, *graph.fusions))[1:])
+
+
+def _of_kind(attention: Attention, results: Sequence[Relevance], room: Room, options: dict[str, Any]) -> FlowGraph:
+    """The graph of one kind of edges, with the results that came from it and those that score the inputs as such."""
+    own = [r for r in results if of_inputs(r) or r.attention is None or r.attention.edges == attention.edges]
+    plain = [replace(r, method=_composed(r)) for r in own]
+    heads = {"heads": None if attention.residual_inside else options.get("heads")}
+    return flow_graph(attention, plain, room=room, **{**options, **heads})
+
+
+def _composed(r: Relevance) -> str:
+    """The name of a result among those of its own edges, where "rollout:alti" is rollout."""
+    return r.method.removesuffix(f":{r.edges}")
 
 
 def graph_at_once(results: Sequence[Relevance]) -> FlowGraph | None:
@@ -227,7 +251,7 @@ def _fused(attention: Attention, way: Heads, results: Sequence[Relevance], plan:
         pair_flows(net, outputs, room, plan.pairs), {b.name: settings_line(b.sources[0]) for b in bars},
         frozenset(b.name for b in bars if b.of_inputs), group,
         tuple(curves_of(bars, net, row) if plan.curves is None else plan.curves), notes_of(bars), attention.model,
-        heads=name_of(way),
+        heads="together" if attention.residual_inside else name_of(way), edges=attention.edges,
     )  # fmt: skip
 
 

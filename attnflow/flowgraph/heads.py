@@ -29,7 +29,11 @@ class Room:
 
     def half(self) -> Room:
         """The room of the way that is shown first, where there are others."""
-        return Room(self.scores // 2, self.edges // 2, self.work / 2)
+        return self.part(2)
+
+    def part(self, count: int) -> Room:
+        """The room of one of ``count`` that share it alike."""
+        return Room(self.scores // count, self.edges // count, self.work / count)
 
     def rest(self, scores: int, edges: int, others: int) -> Room:
         """What each of the others may have, where the first took ``scores`` and ``edges``."""

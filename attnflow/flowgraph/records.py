@@ -106,8 +106,10 @@ class FlowGraph:
         image: the input image, ``[height, width, 3]`` bytes, where there was one.
         grid: rows and columns of its patches.
         patches: the input position of each patch, in reading order.
-        heads: how the heads were brought down to one matrix: "mean", "max", "min", "head 3".
-        fusions: graphs of the same attention with its heads brought down in other ways.
+        heads: how the heads were brought down to one matrix: "mean", "max", "min", "head 3"; "together" for edges that
+            hold what all heads gave.
+        edges: what the matrices hold: "attention", "alti", …
+        fusions: graphs of the same input with other heads, or with other edges.
         head_count: how many heads the attention had; 0 where they were one matrix already.
         as_words: the page opens with words in place of tokens.
         with_special: the page opens with special tokens shown.
@@ -129,6 +131,7 @@ class FlowGraph:
     grid: tuple[int, int] = (0, 0)
     patches: tuple[int, ...] = ()
     heads: str = "mean"
+    edges: str = "attention"
     fusions: tuple[FlowGraph, ...] = ()
     head_count: int = 0
     as_words: bool = False

@@ -114,8 +114,10 @@ def _graph_facts(g: FlowGraph) -> Markup:
 def _graph_footer(g: FlowGraph) -> Markup:
     from attnflow.version import __version__
 
+    kinds = list(dict.fromkeys(other.edges for other in (g, *g.fusions)))
     lines = [
         _head_line(g),
+        *([f"Edges: {', '.join(kinds)}; what a page may have is shared by all."] if len(kinds) > 1 else []),
         "Each input has a maximum flow of its own; the graph shows that of the chosen input, one of possibly many "
         "with this value.",
         CAVEAT,
@@ -126,12 +128,14 @@ def _graph_footer(g: FlowGraph) -> Markup:
 
 
 def _head_line(g: FlowGraph) -> str:
+    if g.heads == "together":
+        return f"Heads: {g.edges} edges hold what all heads gave together."
     if not g.head_count:
         return (
             f"Heads: {g.heads}, no other way is here, as the attention was brought down to one matrix per layer. To "
             'switch between heads:  capture(…, heads="all")'
         )
-    names = [other.heads for other in (g, *g.fusions)]
+    names = [other.heads for other in (g, *g.fusions) if other.edges == g.edges]
     missing = g.head_count - sum(name.startswith("head ") for name in names)
     if not missing:
         return f"Heads: mean, max, min and each of the {g.head_count}; what a page may have is shared by all."

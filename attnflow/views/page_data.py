@@ -76,15 +76,16 @@ def about_lines(graph: FlowGraph) -> list[str]:
 
 
 def _fusion(graph: FlowGraph, fixed: Sequence[str]) -> dict[str, Any]:
-    """What depends on how the heads were brought down."""
+    """What depends on the edges, and on how the heads were brought down."""
     index, capacity = _table(graph)
+    unit, kind = _unit(graph)
     at = {int(e): i for i, e in enumerate(index)}
-    unit = _unit(graph)
     own = [name for name in graph.methods if name not in fixed]
     return {
         "name": graph.heads,
+        "edges": graph.edges,
         "edgeIndex": packed(index, "<u4"),
-        "edgeCapacity": packed(np.rint(capacity / unit * _FULL), "<u2"),
+        "edgeCapacity": _parts(capacity, unit, kind),
         "unit": unit,
         "whole": int((graph.capacities > 0).sum()) <= PIPES,
         "residual": packed(graph.residual, "<f4"),
@@ -93,7 +94,7 @@ def _fusion(graph: FlowGraph, fixed: Sequence[str]) -> dict[str, Any]:
         "outputs": [[graph.net.layers.index(t.layer), t.row] for t in graph.outputs],
         "scores": [_both(graph.outputs, name) for name in own],
         "shares": [[round(t.special.get(name, 0.0), 4) for name in graph.methods] for t in graph.outputs],
-        **_flows(graph, at, unit),
+        **_flows(graph, at, unit, kind),
         "curves": [
             [c.method, c.reference, c.kind, list(c.layers), [None if np.isnan(v) else round(v, 4) for v in c.values]]
             for c in graph.curves
@@ -144,13 +145,21 @@ def _used(pair: PairFlow, n: int) -> list[int]:
     return [(h * n + i) * n + k for h, i, k in [*pair.edges.tolist(), *cuts]]
 
 
-def _unit(graph: FlowGraph) -> float:
-    """What the highest packed number stands for: one, as rows sum to one; the widest edge, where they do not."""
+def _unit(graph: FlowGraph) -> tuple[int, str]:
+    """(what a packed one is, how numbers are packed): 16 bits as rows sum to one; floats where they do not.
+
+    Capacities of gradient edges may be above one, and their flows tiny beside a residual of one.
+    """
     most = float(graph.capacities.max())
-    return most if most > 1 or 0 < most < 1 / 64 else 1.0
+    floats = graph.edges == "gradient" or most > 1 or 0 < most < 1 / 64
+    return (1, "<f4") if floats else (_FULL, "<u2")
 
 
-def _flows(graph: FlowGraph, at: dict[int, int], unit: float) -> dict[str, Any]:
+def _parts(numbers: npt.NDArray[Any], unit: int, kind: str) -> str:
+    return packed(np.rint(numbers * unit) if unit > 1 else numbers, kind)
+
+
+def _flows(graph: FlowGraph, at: dict[int, int], unit: int, kind: str) -> dict[str, Any]:
     n = graph.net.size
 
     def ids(edges: Sequence[Sequence[int]]) -> list[int]:
@@ -159,7 +168,7 @@ def _flows(graph: FlowGraph, at: dict[int, int], unit: float) -> dict[str, Any]:
     digits = 9 if unit >= 1 else 15
     pairs: list[list[Any]] = []
     edges: list[int] = []
-    flows: list[int] = []
+    flows: list[float] = []
     for (t, sink), pair in graph.pairs.items():
         near, far = (ids(pair.cuts[side]) for side in ("source", "sink"))
         pairs.append(
@@ -167,12 +176,12 @@ def _flows(graph: FlowGraph, at: dict[int, int], unit: float) -> dict[str, Any]:
              len(pair.flow), near, None if far == near else far]
         )  # fmt: skip
         edges += ids(pair.edges.tolist())
-        flows += [round(f / unit * _FULL) for f in pair.flow.tolist()]
+        flows += pair.flow.tolist()
     return {
         "pairs": pairs,
         "wide": len(at) > _FULL,
         "flowEdges": packed(np.array(edges, np.int64), "<u4" if len(at) > _FULL else "<u2"),
-        "flowValues": packed(np.array(flows, np.int64), "<u2"),
+        "flowValues": _parts(np.array(flows), unit, kind),
     }
 
 

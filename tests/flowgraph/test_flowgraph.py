@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from attnflow.flowgraph.image import patches, pixels
 from attnflow.scoring import registry
 from attnflow.scoring.network import network
 from attnflow.tokens import Tokens
+from attnflow.views.page_data import page_data
 from tests.conftest import random_attention
 
 TOKENS = Tokens(["[CLS]", "cab", "##s", "are"], [True, False, False, False], [None, 0, 0, 1], marks={"cls": 0})
@@ -351,3 +353,34 @@ def test_the_page_of_a_graph_can_be_written(tmp_path):
     text = GRAPH.to_html(tmp_path / "p.html")
     assert (tmp_path / "p.html").read_text() == text
     assert GRAPH._repr_html_().startswith("<iframe")
+
+
+def test_results_of_several_edges_make_one_graph_for_each():
+    tokens = ["a", "b", "c"]
+    plain = Attention.of(random_attention(1, 2, 3), tokens)
+    held = Attention.of(random_attention(2, 2, 3), tokens, edges="alti", residual_inside=True)
+    results = [
+        rollout(plain, position=0),
+        replace(rollout(held, position=0), method="rollout:alti"),
+        replace(flow(held, position=0), method="flow:alti"),
+        Relevance(np.ones((1, 3)), Tokens(tokens), ("input",), "blankout"),
+    ]
+    graph = graph_of(results)
+    assert [g.edges for g in (graph, *graph.fusions)] == ["attention", "alti"]
+    other = graph.fusions[0]
+    assert set(graph.methods) == set(other.methods) == {"raw", "rollout", "flow", "blankout"}
+    assert other.heads == "together" and np.allclose(other.capacities, held.weights)
+    assert np.allclose(other.outputs[0].scores["rollout"], results[1].scores[-1])
+    assert np.allclose(other.outputs[0].scores["flow"], results[2].scores[-1])
+    assert np.allclose(graph.outputs[0].scores["rollout"], results[0].scores[-1])
+    alone = graph_of(results[1:2])
+    assert (alone.edges, alone.fusions) == ("alti", ()) and "rollout:alti" not in alone.methods
+
+
+def test_capacities_above_one_fit_on_a_page():
+    steep = Attention.of(5 * np.random.default_rng(0).random((2, 3, 3)), edges="gradient")
+    graph = graph_of([flow(steep, position=0)])
+    fusion = page_data(graph)["fusions"][0]
+    capacity = np.frombuffer(base64.b64decode(fusion["edgeCapacity"]), "<f4")
+    assert fusion["unit"] == 1 and capacity[0] == pytest.approx(graph.capacities.max()) and capacity[0] > 1
+    assert page_data(GRAPH)["fusions"][0]["unit"] == 65_535

@@ -303,6 +303,46 @@ def test_the_switch_of_heads_shows_the_flows_that_python_computed(opened):
     assert view.locator("#fusion").input_value() == "1"
 
 
+def by_edges() -> list[Relevance]:
+    """One input with attention weights of two heads, edges that hold the residual, and gradient edges above one."""
+    heads = np.stack([random_attention(seed, 3, 6) for seed in (1, 2)], 1)
+    inside = Attention.of(random_attention(5, 3, 6), NAMES, edges="alti", residual_inside=True)
+    slopes = Attention.of(3e-4 * np.random.default_rng(0).random((3, 6, 6)), NAMES, edges="gradient")
+    kept = (Attention.of(heads, NAMES, heads="all"), inside, slopes)
+    return [flow(attention, position="cls") for attention in kept]
+
+
+def test_the_switch_of_edges_shows_the_flows_that_python_computed(opened):
+    results = by_edges()
+    view = opened(results[0].to_html(others=[*results[1:], *references()]))
+    assert view.locator("#edges option").all_inner_texts() == ["attention", "alti", "gradient"]
+    choose(view, 1, 3)
+    view.select_option("#input", "4")
+    for result in results[1:]:
+        view.select_option("#edges", result.edges)
+        assert f"({result.edges} edges): flow" in view.locator("#state").inner_text()
+        expected = flow(result.attention).scores[1, 3, 4]
+        assert float(value(view)) == pytest.approx(expected, rel=5e-3, abs=5e-5)
+        assert view.locator("#fusion").is_disabled()
+        assert view.locator("#bars text", has_text=re.compile("^blank-out$")).count() == 1
+        assert f"residual={result.residual}" in view.locator("#about").inner_text()
+    # Flows of gradient edges are small beside a residual of one, and drawn as wide as the widest of them permits.
+    assert max(float(line.get_attribute("stroke-width")) for line in view.locator("#flows line").all()) > 2
+    assert view.locator("#one-fusion").is_visible()
+    view.select_option("#edges", "attention")
+    assert view.locator("#fusion option").all_inner_texts() == ["mean", "max", "min", "head 0", "head 1"]
+    view.locator("h1").click()
+    view.keyboard.press("h")
+    assert view.locator("#fusion").input_value() == "1"
+    view.keyboard.press("e")
+    assert view.locator("#edges").input_value() == "alti"
+    assert view.locator("#fusion option").all_inner_texts() == ["together"]
+
+
+def test_a_page_of_attention_weights_alone_has_no_switch_of_edges(opened, document):
+    assert not opened(document).locator("#edges").is_visible()
+
+
 def test_the_switch_of_heads_says_that_the_heads_are_gone(opened, document):
     view = opened(document)
     assert view.locator("#fusion").is_disabled()

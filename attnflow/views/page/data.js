@@ -16,7 +16,6 @@ function bytes(text) {
 }
 
 const n = D.size;
-const FULL = 65535;
 const floats = (parts) => parts.map((text) => new Float32Array(bytes(text)));
 const fixedScores = D.fixed.map(floats);
 
@@ -24,7 +23,7 @@ const fixedScores = D.fixed.map(floats);
 const PER_TOKEN = { names: D.tokens, special: D.special, members: D.tokens.map((_, j) => [j]), part: 0 };
 const PER_WORD = D.words && { ...D.words, part: 1 };
 
-/** What depends on how the heads are brought down to one matrix; F is the one that is shown. */
+/** What depends on the edges, and on how the heads are brought down to one matrix; F is the one that is shown. */
 let F = null;
 const unpacked = new Map();
 
@@ -42,10 +41,10 @@ function unpackFusion(f) {
   return {
     ...f, pairsOf,
     edgeIndex: new Uint32Array(bytes(f.edgeIndex)),
-    edgeCapacity: new Uint16Array(bytes(f.edgeCapacity)),
+    edgeCapacity: new (f.unit === 1 ? Float32Array : Uint16Array)(bytes(f.edgeCapacity)),
     residual: new Float32Array(bytes(f.residual)),
     flowEdges: new (f.wide ? Uint32Array : Uint16Array)(bytes(f.flowEdges)),
-    flowValues: new Uint16Array(bytes(f.flowValues)),
+    flowValues: new (f.unit === 1 ? Float32Array : Uint16Array)(bytes(f.flowValues)),
     outputAt: new Map(f.outputs.map(([layer, row], t) => [`${layer},${row}`, t])),
     methods: f.methods.map((m) => ({ ...m, scores: (m.fixed ? fixedScores : own)[m.at] })),
   };
@@ -59,7 +58,7 @@ function edge(id) {
   const h = Math.floor(at / (n * n));
   const i = Math.floor(at / n) % n;
   const k = at % n;
-  return { id, h, i, k, capacity: (F.edgeCapacity[id] / FULL) * F.unit, kind: kindOf(h, i, k) };
+  return { id, h, i, k, capacity: F.edgeCapacity[id] / F.unit, kind: kindOf(h, i, k) };
 }
 
 function kindOf(h, i, k) {
@@ -104,7 +103,9 @@ const S = {
   low: 0, high: Math.max(...D.towers.map((tower) => Math.max(...tower.rise))), method: F.flow, playing: null, fusion: 0,
 };
 
-const fixed = (x, digits = 4) => (F.unit < 1 && Math.abs(x) < 0.1 && x !== 0 ? x.toExponential(digits - 1) : x.toFixed(digits));
+/** Edges whose rows do not sum to one are in units of the output, so that their numbers may be small. */
+const tiny = (x) => F.unit === 1 && x !== 0 && Math.abs(x) < 0.1;
+const fixed = (x, digits = 4) => (tiny(x) ? x.toExponential(digits - 1) : x.toFixed(digits));
 const letters = (text) => Array.from(new Intl.Segmenter().segment(text), (part) => part.segment);
 const clipped = (text, most = 14) => (letters(text).length > most ? `${letters(text).slice(0, most - 1).join("")}…` : text);
 const percent = (x) => `${Math.round(100 * x)} %`;

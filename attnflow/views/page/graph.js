@@ -85,10 +85,10 @@ function flowShown(pair) {
   const all = total / pair.share;
   const edges = [];
   let sum = 0;
-  for (let e = 0; e < pair.length && sum < S.share * all - 1e-9; e++) {
+  for (let e = 0; e < pair.length && sum < S.share * all * (1 - 1e-9); e++) {
     const flow = F.flowValues[pair.start + e];
     sum += flow;
-    edges.push({ ...edge(F.flowEdges[pair.start + e]), flow: (flow / FULL) * F.unit });
+    edges.push({ ...edge(F.flowEdges[pair.start + e]), flow: flow / F.unit });
   }
   return { edges, share: all ? Math.min(1, sum / all) : 0 };
 }
@@ -160,8 +160,11 @@ function drawGap(group, tower, rise, left, y) {
 }
 
 function drawEdges(svg, run) {
-  const widest = Math.max(...run.edges.map((e) => e.capacity), 0.05 * Math.min(F.unit, 1));
-  const scale = Math.min(11, G.column * 0.45) / widest;
+  // Gradient edges carry little beside a residual of one: there the widest flow sets the scale, not the widest pipe.
+  const small = F.unit === 1;
+  const widest = small ? Math.max(...run.edges.map((e) => e.flow), 1e-12) : Math.max(...run.edges.map((e) => e.capacity), 0.05);
+  const most = Math.min(11, G.column * 0.45);
+  const scale = most / widest;
   const line = (parent, e, cls, width) => {
     const both = ends(e);
     if (!both) return null;
@@ -169,7 +172,7 @@ function drawEdges(svg, run) {
     return draw(parent, "line", { class: cls, x1, y1, x2, y2, "stroke-width": Math.max(width, 0.4).toFixed(2) });
   };
   const pale = draw(svg, "g", { id: "capacities", "aria-hidden": "true" });
-  if (S.capacity) for (const e of capacitiesShown(run)) line(pale, e, "pale", e.capacity * scale);
+  if (S.capacity) for (const e of capacitiesShown(run)) line(pale, e, "pale", Math.min(e.capacity * scale, 1.6 * most));
   const flows = draw(svg, "g", { id: "flows", "aria-hidden": "true" });
   for (const e of run.edges) line(flows, e, `run ${e.kind}`, e.flow * scale);
   const hits = draw(svg, "g", { id: "hits", "aria-hidden": "true" });

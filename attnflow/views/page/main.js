@@ -27,7 +27,8 @@ function chooseInput(j, focus = false) {
 function drawWords(pair, run) {
   const [layer, row] = F.outputs[S.output];
   const state = byId("state");
-  const heads = D.fusions.length > 1 ? ` (${F.name.startsWith("head") ? "" : "heads: "}${F.name})` : "";
+  const said = [KINDS.length > 1 || F.edges !== "attention" ? `${F.edges} edges` : "", fusionsOf(F.edges).length > 1 ? `${F.name.startsWith("head") ? "" : "heads: "}${F.name}` : ""];
+  const heads = said.some(Boolean) ? ` (${said.filter(Boolean).join("; ")})` : "";
   state.replaceChildren("Output ", name(D.queries[row]), ` at layer ${D.layers[layer]} draws on input `, name(D.tokens[S.sink]), `${heads}: flow `);
   const value = pair ? pair.value : scoresOf(S.output, F.flow, PER_TOKEN)[S.sink];
   state.append(make("strong", { id: "value" }, fixed(value)));
@@ -78,7 +79,16 @@ function syncControls(pair) {
   positions.value = row;
   inputs.value = S.sink;
   byId("cut-label").hidden = !pair || pair.one;
+  const same = fusionsOf(F.edges);
+  byId("fusion").replaceChildren();
+  for (const f of same) option(byId("fusion"), f, D.fusions[f].name);
   byId("fusion").value = S.fusion;
+  byId("fusion").disabled = same.length === 1;
+  byId("one-fusion").hidden = same.length > 1;
+  byId("one-fusion").textContent = F.name === "together" ? "these edges hold all heads" : "the others were not kept";
+  byId("edges").value = F.edges;
+  byId("method").replaceChildren();
+  F.methods.forEach((method, m) => option(byId("method"), m, labelOf(method.name)));
   byId("method").value = S.method;
   byId("about").replaceChildren(...F.about.flatMap((line) => [line, make("br")]).slice(0, -1));
 }
@@ -106,6 +116,7 @@ function connect() {
   on("position", "change", (e) => moveTo(F.outputs[S.output][0], Number(e.value)));
   on("input", "change", (e) => { S.sink = Number(e.value); });
   on("fusion", "change", (e) => chooseFusion(Number(e.value)));
+  on("edges", "change", (e) => chooseEdges(e.value));
   on("share", "input", (e) => { S.share = e.value / 100; });
   on("capacity", "change", (e) => { S.capacity = e.checked; });
   on("cut", "change", (e) => { S.cut = Number(e.value); });
@@ -126,6 +137,16 @@ function connect() {
   document.addEventListener("scroll", hideTip, true);
   byId("graph").addEventListener("pointerleave", hideTip);
   window.addEventListener("resize", () => redraw());
+}
+
+/** The kinds of edges that were computed, and where the fusions of one of them stand. */
+const KINDS = [...new Set(D.fusions.map((fusion) => fusion.edges))];
+const fusionsOf = (edges) => D.fusions.flatMap((fusion, f) => (fusion.edges === edges ? [f] : []));
+
+/** Other edges: with the same heads, where they are there. */
+function chooseEdges(edges) {
+  const those = fusionsOf(edges);
+  chooseFusion(those.find((f) => D.fusions[f].name === F.name) ?? those[0]);
 }
 
 /** Other heads: the same output and input, where the page has them for these heads. */
@@ -158,8 +179,11 @@ function keys(event) {
   if (event.key === "l" && !typing) return togglePlay();
   if (event.key === "s" && !typing) return saveSvg();
   if (event.key === "p" && !typing) return savePng();
-  if (event.key === "h" && !typing && D.fusions.length > 1) {
-    chooseFusion((S.fusion + 1) % D.fusions.length);
+  const next = { h: fusionsOf(F.edges).length, e: KINDS.length }[event.key];
+  if (next > 1 && !typing) {
+    const same = fusionsOf(F.edges);
+    if (event.key === "h") chooseFusion(same[(same.indexOf(S.fusion) + 1) % same.length]);
+    else chooseEdges(KINDS[(KINDS.indexOf(F.edges) + 1) % KINDS.length]);
     return redraw(event.target.closest("#grid") ? "[role=gridcell][aria-selected=true]" : null);
   }
   const inputs = event.target.closest("#inputs");
@@ -247,10 +271,9 @@ function start() {
   byId("picture").hidden = !D.image;
   byId("in-text").hidden = Boolean(D.image);
   byId("cross-key").hidden = D.towers.length === 1;
-  F.methods.forEach((method, m) => option(byId("method"), m, labelOf(method.name)));
-  D.fusions.forEach((fusion, f) => option(byId("fusion"), f, fusion.name));
-  byId("fusion").disabled = D.fusions.length === 1;
-  byId("one-fusion").hidden = D.fusions.length > 1;
+  KINDS.forEach((edges) => option(byId("edges"), edges, edges));
+  byId("edges").closest("fieldset").hidden = KINDS.length === 1 && KINDS[0] === "attention";
+  byId("edges").disabled = KINDS.length === 1;
   Object.assign(S, D.start || {});
   byId("words").checked = S.words;
   byId("special").checked = S.special;
