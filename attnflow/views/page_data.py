@@ -165,7 +165,7 @@ def _flows(graph: FlowGraph, at: dict[int, int], unit: int, kind: str) -> dict[s
     def ids(edges: Sequence[Sequence[int]]) -> list[int]:
         return [at[(h * n + i) * n + k] for h, i, k in edges]
 
-    digits = 9 if unit >= 1 else 15
+    digits = 9 if unit > 1 else 15
     pairs: list[list[Any]] = []
     edges: list[int] = []
     flows: list[float] = []
