@@ -181,7 +181,7 @@ class Relevance:
             scores, layers = scores[i : i + 1], self.layers[i : i + 1]
         if position is not None:
             if scores.ndim == 2:
-                raise SelectionError(f"Already at position {self._position()}: there is one row a layer.")
+                raise SelectionError(f"Already at position {self._position()}: there is one row per layer.")
             p = pick_position(position, self.rows)
             scores, queries = scores[:, p], None
             place = {"position": p, "position_token": self.rows[p]}

@@ -1,8 +1,8 @@
 """Attention from the model that is in memory, as it was loaded, leaving no trace in it.
 
-Routes, in this order, and the result says which was used: transformers' attention interface with the model's own
-eager function (:mod:`.interface`); a tap on the softmax (:mod:`.tap`), also beside the first for the modules that do
-not use the interface; ``output_attentions=True`` in eager (:mod:`.outputs`); else an error.
+Three routes are tried in this order, and the result says which one was used: transformers' attention interface with the
+model's own eager function (:mod:`.interface`); a tap on the softmax (:mod:`.tap`), also together with the first, for
+modules that do not use the interface; ``output_attentions=True`` in eager (:mod:`.outputs`). Else there is an error.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ FAMILIES = {"longformer", "led"}
 def dense(
     model: Any, outputs: Mapping[str, Any], field: str, layers: Sequence[Any], length: int, mask: Any
 ) -> list[Any]:
-    """``[batch, heads, n, global + window + 1]`` a layer → ``[batch, heads, n, n]``; other families unchanged."""
+    """``[batch, heads, n, global + window + 1]`` per layer → ``[batch, heads, n, n]``; other families unchanged."""
     kind = getattr(getattr(model, "config", None), "model_type", "")
     if kind not in FAMILIES or field in ("decoder_attentions", "cross_attentions"):
         return list(layers)

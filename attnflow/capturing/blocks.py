@@ -1,4 +1,4 @@
-"""From records of calls to :class:`Attention`: towers, true layer numbers, padding, sinks."""
+"""From records of calls to :class:`Attention`: towers, the model's own layer numbers, padding, sinks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attnflow.tokens import Tokens, join
 
 @dataclass(frozen=True)
 class Frame:
-    """What is known of the positions of one run, whoever ran the model.
+    """What is known about the positions of one run, whoever ran the model.
 
     ``tokens`` and ``positions`` are those of the main sequence, of padded length ``length``; the decoder's
     likewise. Lengths of 0 say that nothing is known.
@@ -56,7 +56,7 @@ def assemble(
     notes: Sequence[str] = (),
     edges: str = "attention",
 ) -> list[Attention]:
-    """One :class:`Attention` an example, of the records of one run, whose matrices hold ``edges``."""
+    """One :class:`Attention` per example, from the records of one run, whose matrices hold ``edges``."""
     notes = list(notes)
     if all(r.weights.shape[0] == 1 for r in records):
         # Packed inputs have no axis of examples: patches of all images stand in one row.

@@ -77,13 +77,13 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         text_target: the decoder's text of an encoder-decoder model; by default its own greedy output.
         heads: "mean" (default), "max", "min", one head, the mean of a list of heads, or "all" to keep them. The heads
             are brought down while the model runs, so that heads × n² numbers are never held unless "all".
-        layers: only these layers, by true number; negative numbers count from the end of each tower.
+        layers: only these layers, by the model's own numbers; negative numbers count from the end of each tower.
         dtype: "float32" (default), "float16" or "float64" for the stored weights.
         device: where weights are kept while the model runs; "cpu" off-loads each layer at once.
         sinks: what a learned sink took is kept as a column of its own ("keep"), or rows are divided by their sums
             ("renormalise"), or it is an error ("error").
         gradients: also keep the gradient of a target with respect to each weight of each head: True (what the model
-            predicted), a class or token id, a list with one for each text, or a function of the model's outputs.
+            predicted), a class or token id, a list with one per text, or a function of the model's outputs.
         edges: what each layer's matrix holds: "attention" (the weights) or "gradient": E_h[(A ⊙ ∂y/∂A)⁺], what each
             weight gave to the target y (Chefer et al. 2021, equation 5); its rows have any sum. ``heads`` then says how
             the products are brought down. Or what the layer really mixes, with its residual: "norm" (Kobayashi et al.
@@ -190,7 +190,7 @@ def run(
 
 
 def _again(model: nn.Module, batch: dict[str, Any], session: Session, found: Survey) -> Any:
-    """The run once more, with the modules that the model has put in place of its own."""
+    """Run the model once more, with the modules that it has put in place of its own."""
     session.survey, session.watched = found, session.watched | set(found.sites)
     session.records.clear()
     session.heard.clear()

@@ -1,6 +1,6 @@
-"""Runs that continue one another through a key-value cache, put together into one matrix a layer.
+"""Runs that continue one another through a key-value cache, put together into one matrix per layer.
 
-``generate()`` runs the model once on the prompt and then once a token: each further run has one row, which sees all
+``generate()`` runs the model once on the prompt and then once per token: each further run has one row, which sees all
 keys so far. Put under one another, the rows are the causal matrix of the whole sequence.
 """
 
@@ -30,7 +30,7 @@ def chains(session: Session) -> list[list[int]]:
 
 
 def stitch(session: Session, chain: Sequence[int]) -> tuple[list[Record], Run]:
-    """(one record a layer, what the whole sequence was given) of the runs of one chain."""
+    """(one record per layer, what the whole sequence was given) of the runs of one chain."""
     records = [r for r in session.records if r.call.run in chain]
     if len(chain) == 1:
         return records, session.given[chain[0]]

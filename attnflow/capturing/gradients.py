@@ -29,7 +29,7 @@ def fill(records: Sequence[Record], outputs: Any, target: Target, settings: dict
 
 
 def scalar(outputs: Any, target: Target, settings: dict[str, Any]) -> torch.Tensor:
-    """One number an example: ``[batch]``.
+    """One number per example: ``[batch]``.
 
     ``True`` takes what the model predicted (the greatest logit; of a language model at the last position), a number
     takes that class or token id, a list one for each example, a function gets the model's outputs.

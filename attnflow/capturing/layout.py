@@ -125,7 +125,7 @@ def _permuted(values: torch.Tensor, weights: torch.Tensor) -> bool:
 
 
 def refusal(parts: list[Seen], why: str) -> CaptureError:
-    """The error for a module whose attention cannot be told."""
+    """The error for a module whose attention cannot be recognised."""
     seen = parts[0]
     shapes = ", ".join(sorted({"×".join(map(str, s.weights.shape)) for s in parts}))
     return CaptureError(

@@ -1,4 +1,4 @@
-"""Memory for what is kept of long inputs: pages of its own, and pages that the model has left given back."""
+"""mmap buffers for large matrices; malloc_trim for memory that the model has freed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def give_back(kept: torch.Tensor, count: int) -> None:
     """Return to the system what the C library holds of freed tensors, now and then while large matrices are kept.
 
     glibc keeps freed tensors of up to 32 MiB for later ones, and the gaps between them grow with every layer. To fill
-    pages again takes time, so this is done once in so many matrices.
+    pages again takes time, so this is done only once per several matrices.
     """
     trim = _trim()
     if trim is not None and count % EVERY == 0 and kept.nbytes >= LARGE and kept.device.type == "cpu":

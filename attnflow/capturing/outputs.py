@@ -1,7 +1,7 @@
 """The last route: what the model itself returns for ``output_attentions=True`` in eager.
 
-Taken only where neither the interface nor the softmax shows token-to-token attention, and checked to be
-probabilities: some models return states, scores before the softmax, or bands under that name.
+This route is used only where neither the interface nor the softmax shows token-to-token attention. What the model
+returns is checked to be probabilities: some models return states, scores before the softmax, or bands under that name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """softmax(q·kᵀ·scale + mask)·v in blocks of query rows, in place, without the keys that the mask hides.
 
-Used where the model's own eager function is exactly this, which is read from its code and checked by numbers on
-the first call of each module class. Grouped heads are not repeated: the queries of a group share one product.
+This is used where the model's own eager function is exactly this, which is read from its code and checked by numbers
+on the first call of each module class. Grouped heads are not repeated: the queries of a group share one product.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Lazy:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """What ``multi_head_attention_forward`` does with its weights, beside them.
+    """What ``multi_head_attention_forward`` does with its weights.
 
     ``values`` are ``[batch, heads, keys, width]``, ``matrix`` and ``bias`` the output projection; the element at each
     place of ``out`` is that of the flat ``[batch, queries, width]`` at ``where``; ``query`` is what the queries are of.
@@ -311,7 +311,7 @@ class Session:
             self.settle()
 
     def padded(self, length: int) -> int:
-        """How many of so many positions were given; the rest is what a module padded its last block with."""
+        """How many of these positions were given; the rest is what a module padded its last block with."""
         given = self.given[self.runs].inputs
         known = [int(given[n].shape[1]) for n in ("input_ids", "inputs_embeds") if n in given]
         return min([*known, length])

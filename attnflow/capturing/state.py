@@ -47,7 +47,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def uninterrupted() -> Iterator[list[Any]]:
-    """Ctrl-C waits, in the list, until the block is over: what it changes is changed, or put back, as a whole."""
+    """Ctrl-C waits, in the list, until the block is over, so that the block takes effect as a whole."""
     waiting: list[Any] = []
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):

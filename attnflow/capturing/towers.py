@@ -23,12 +23,12 @@ _KINDS = (
 
 @dataclass
 class Tower:
-    """The calls of one tower and one kind of attention, one a layer.
+    """The calls of one tower and one kind of attention, one per layer.
 
     Attributes:
         name: its name among the blocks.
         kind: "self" or "cross".
-        records: one a layer, in order.
+        records: one per layer, in order.
         layers: their numbers.
         depth: number of layers, with those that have no attention.
         decodes: True if its rows are the decoder's positions.

@@ -69,7 +69,7 @@ def blankout(
             leaves nothing to compare: its score is NaN.
         unit: "token", or "word": all pieces of a word at once.
         signed: True keeps the sign: positive where the input spoke for the target.
-        batch_size: at most so many variants in one forward pass.
+        batch_size: the largest number of variants per forward pass.
         options: passed to the encoding of the text.
 
     >>> from transformers import BertConfig, BertForSequenceClassification

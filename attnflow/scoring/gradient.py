@@ -75,7 +75,7 @@ def gradient(
             Wallace 2019 do), "integrated_gradients" (Sundararajan et al. 2017; ``settings`` then hold the
             ``convergence_delta``: how far the scores are from summing to F(x) − F(baseline)), "gradient_shap".
         target: what is explained; None = what the model predicted. See :mod:`attnflow.inputs.target`.
-        reduce: from one number a dimension to one a position: "abs_sum" Σ|g|, "l2", "sum", "mean", "max"
+        reduce: from one number per dimension to one per position: "abs_sum" Σ|g|, "l2", "sum", "mean", "max"
             of |g|, "abs_of_sum" |Σg|, or "paper": |Σg| of the gradient of p₀ − p₁ (Abnar & Zuidema 2020;
             with more than two classes the target minus the next best).
         score: "prob", "logit" or "logprob" of the target; None: "logit", as Captum's examples do.
@@ -83,7 +83,7 @@ def gradient(
         baseline: where integrated gradients start: "zero" vectors, or the embedding of "pad", "mask", "unk" or
             an id, at every position.
         steps: steps of integrated gradients, or samples of gradient_shap.
-        batch_size: at most so many of these steps in one forward pass.
+        batch_size: the largest number of of these steps per forward pass.
         route: "auto", or one of "hook", "get_input_embeddings", "inputs_embeds".
         seed: for gradient_shap, the one method with chance in it.
         options: passed to the encoding of the text.

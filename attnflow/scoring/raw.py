@@ -45,7 +45,7 @@ def raw(
     Args:
         source: a model (with ``tokenizer`` and ``text``), an :class:`Attention`, Hugging Face's tuple of
             attentions, or an array ``[L, n, n]`` or ``[L, H, n, n]``.
-        layer: one layer by its true number (negatives from the top), or None for all.
+        layer: one layer by the model's own number (negative ones count from the top), or None for all.
         position: one output position: a number, "cls", "last", "mask", or None for all.
         heads: "mean" (default), "max", "min", a number or a list of heads.
         sinks: rows that sum to less than one: "error", "keep" or "renormalise".

@@ -139,7 +139,7 @@ def _kind(source: Any) -> str:
 
 
 def reduced(attention: Attention, heads: Heads | None) -> Attention:
-    """One matrix a layer; asking for heads that are no longer there is an error."""
+    """One matrix per layer; asking for heads that are no longer there is an error."""
     if attention.heads == "all":
         kept = chosen = "mean" if heads is None else heads_of(heads)
         # Maxima and minima are divided by their row sums where rows have a sum to keep to.

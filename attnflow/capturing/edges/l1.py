@@ -1,6 +1,6 @@
 """‖y_i‖₁ − ‖y_i − T_i(j)‖₁ for all pairs of positions: every coordinate of every part is needed once, and none is kept.
 
-In numbers this is n²·H·e multiplications a layer, about two thirds of the layer's own at 512 tokens. A matrix product
+In numbers this is n²·H·e multiplications per layer, about two thirds of the layer's own at 512 tokens. A matrix product
 would write all n²·e coordinates to memory; the compiled kernel holds one part at a time, in the first cache.
 """
 

@@ -96,7 +96,7 @@ class Parts:
         return out if self.scale is None else out * self.scale[..., None]
 
     def blocks(self, numbers: int) -> Iterator[tuple[int, int]]:
-        """Blocks of input positions of which ``numbers`` a position are held."""
+        """Blocks of input positions; ``numbers`` per position are held."""
         step = max(1, BLOCK // max(numbers, 1))
         for first in range(0, self.sizes.inputs, step):
             yield first, min(self.sizes.inputs, first + step)
