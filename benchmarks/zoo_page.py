@@ -9,7 +9,8 @@ import torch
 import transformers
 
 Row = dict[str, Any]
-TAKEN = ("equal", "captured")
+HEAD = ("type", "model", "route", "layers", "row sums", "first length", "second length")
+TAKEN = ("equal", "proved", "captured")
 
 
 def inside(rows: dict[str, Row]) -> dict[str, str]:
@@ -39,11 +40,18 @@ def counts(rows: dict[str, Row]) -> dict[str, int]:
     """How many types came to what."""
     by, left = Counter(r["status"] for r in rows.values()), groups(rows)
     within = len(inside(rows))
+    second = [r.get("longer", "") for r in rows.values() if r["status"] in TAKEN]
     return {
         "captured, every layer equal to the model's own eager attention": by["equal"],
-        "captured, but the model itself returns nothing to compare with": by["captured"],
+        "captured, every layer equal to what the model multiplies its values with (it returns no attention)": by[
+            "proved"
+        ],
+        "captured, but nothing to compare with": by["captured"],
         "captured inside the model that they are a part of": within,
-        "**captured in all**": by["equal"] + by["captured"] + within,
+        "**captured in all**": by["equal"] + by["proved"] + by["captured"] + within,
+        "of these also at a second length": sum(longer.startswith(TAKEN) for longer in second),
+        "of these refused at a second length, with the cause": sum(longer.startswith("refused") for longer in second),
+        "of these that take no other length": sum(longer.startswith("takes no") for longer in second),
         "no softmax attention: refused with an error that says so": len(left["none"]),
         "refused, because the weights are not fit to be used": len(left["refused"]),
         "failed in another way": len(left["failed"]),
@@ -85,14 +93,18 @@ def page(rows: dict[str, Row]) -> str:
         f"every one of the {len(rows)} model types that this transformers knows, built small with random weights "
         "(its default configuration, shrunk), run once, captured with `attnflow.capture(model, inputs=…)`, and run "
         "again. *Equal*: each tensor of `output_attentions=True` on an eager copy of the model equals a captured layer "
-        "to 2·10⁻⁵. For every type in the table the output after the capture equals the output before bit for bit, and "
+        "to 2·10⁻⁵. *Proved*: the model returns none, and each captured layer is what an eager copy multiplies its "
+        "values with. The second length is beyond the windows, blocks and chunks of the model, which are made small. "
+        "For every type in the table the output after the capture equals the output before bit for bit, and "
         "attention implementation, configuration, hooks, flags and parameters are as they were.",
         _table(("", "types"), [(name, str(n)) for name, n in counts(rows).items()]),
         "## By route",
         _table(("route", "types"), [(f"`{r}`", str(n)) for r, n in routes.most_common()]),
         *_listed("WRONG", left["WRONG"]),
         "## Captured",
-        _table(("type", "model", "route", "layers", "row sums", "compared with eager"), map(_line, taken.items())),
+        _table(
+            ("type", "model", "route", "layers", "row sums", "first length", "second length"), map(_line, taken.items())
+        ),
         "## Captured inside a larger model",
         "These types are parts, and were not run on their own.",
         _table(("type", "inside"), [(f"`{t}`", f"`{p}`") for t, p in sorted(within.items())]),
@@ -109,8 +121,8 @@ def _line(item: tuple[str, Row]) -> tuple[str, ...]:
     low, high = row["sums"]
     sums = "1" if low > 0.998 else f"{low:.2f} … {high:.2f} (sink)"
     layers = ", ".join(f"{name} {n}" if name != "self" else str(n) for name, n in row["blocks"].items())
-    compared = f"equal, {row['compared']}" if row["compared"] else "nothing returned"
-    return f"`{kind}`", row["model"], row["route"], layers, sums, compared
+    compared = f"equal, {row['compared']}" if row["compared"] else f"{row['status']}, {row['proved']}"
+    return f"`{kind}`", row["model"], row["route"], layers, sums, compared, _clean(row.get("longer", ""))
 
 
 def _listed(title: str, rows: dict[str, Row]) -> list[str]:

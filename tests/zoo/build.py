@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.zoo.inputs import Inputs, candidates, with_placeholders
+from tests.zoo.inputs import Inputs, candidates, longer, with_placeholders
 from tests.zoo.overrides import CLASS, PART, SIZE
 from tests.zoo.shrink import SCALES, Scale, shrink
 
@@ -61,6 +61,34 @@ def build(model_type: str, seconds: int = 60) -> Tiny:
     raise CannotBuild("; ".join(dict.fromkeys(failures)))
 
 
+def lengthened(tiny: Tiny) -> Tiny | None:
+    """The same model with more positions, beyond its windows, blocks and chunks; None where it takes no more."""
+    with longer():
+        for rich in (True, False):
+            try:
+                inputs = _accepted(tiny.model, rich)
+            except CannotBuild:
+                continue
+            if _sizes(inputs) != _sizes(tiny.inputs) and set(inputs) == set(tiny.inputs):
+                _in_blocks(tiny.model)
+                return Tiny(tiny.model, inputs)
+    return None
+
+
+def _in_blocks(model: PreTrainedModel) -> None:
+    """BigBird turns to full attention for good once it has seen a short text: back to blocks."""
+    for part in model.modules():
+        if hasattr(part, "set_attention_type") and hasattr(part, "attention_type"):
+            part.attention_type = "original_full"
+            part.set_attention_type("block_sparse")
+            model.config.attention_type = "block_sparse"
+            return
+
+
+def _sizes(inputs: Inputs) -> dict[str, Any]:
+    return {k: tuple(v.shape) if isinstance(v, Tensor) else None for k, v in inputs.items()}
+
+
 def _first_size(model_type: str, kind: type[PreTrainedModel], rich: bool, failures: list[str]) -> Tiny | None:
     """The smallest size that runs; gives up early where size is not what is wrong."""
     seen: list[str] = []
@@ -80,7 +108,41 @@ def _first_size(model_type: str, kind: type[PreTrainedModel], rich: bool, failur
 
 
 def _attempt(model_type: str, kind: type[PreTrainedModel], scale: Scale, rich: bool) -> Tiny:
-    config = shrink(model_type, scale)
+    """With windows, blocks and chunks that the second length goes beyond, where the model stands them."""
+    try:
+        return _with(model_type, kind, narrowed(shrink(model_type, scale)), rich)
+    except (TimeoutError, ImportError):
+        raise
+    except Exception:  # whatever a model raises
+        return _with(model_type, kind, shrink(model_type, scale), rich)
+
+
+NARROW = {
+    "sliding_window": 8, "sliding_window_size": 8, "local_attention": 8, "attention_chunk_size": 8, "window_size": 8,
+    "attention_window_size": 8, "block_size": 4, "local_radius": 3, "local_attn_chunk_length": 16,
+    "lsh_attn_chunk_length": 16, "local_transformer_stride": 8, "num_landmarks": 4, "segment_means_seq_len": 48,
+    "index_topk": 4, "max_context_left": 4, "attention_context_left": 4,
+}  # fmt: skip
+
+
+def narrowed(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Windows, blocks and chunks of text models made smaller than the second length."""
+    todo, seen = [config], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        for name, size in NARROW.items():
+            value = getattr(one, name, None)
+            # In Swin and its kin the window is one of patches, which goes with the size of the picture.
+            if type(value) is int and value > size and not (name == "window_size" and hasattr(one, "image_size")):
+                setattr(one, name, size)
+        todo += [c for k in (getattr(one, "sub_configs", None) or ()) if (c := getattr(one, k, None)) is not None]
+    return config
+
+
+def _with(model_type: str, kind: type[PreTrainedModel], config: PreTrainedConfig, rich: bool) -> Tiny:
     count = _count(kind, config)
     if count > PARAMETERS:
         raise CannotBuild(f"{count / 1e6:.0f}M parameters")

@@ -19,6 +19,7 @@ from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from attnflow import capture
 from attnflow.attention import Attention
 from tests.zoo.build import Tiny, floats, run
+from tests.zoo.witness import proved
 
 TOLERANCE = 2e-5
 
@@ -44,6 +45,8 @@ class Report:
         unchanged: the model's output is the same, bit for bit, before and after.
         owners: model types of the parts of the model whose attention was seen.
         notes: what capture said.
+        proved: how many layers are what the model multiplies its values with (see :mod:`tests.zoo.witness`).
+        layer_count: how many layers there are.
     """
 
     route: str
@@ -55,6 +58,8 @@ class Report:
     unchanged: bool = True
     owners: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    proved: int = 0
+    layer_count: int = 0
 
 
 def check(tiny: Tiny) -> Report:
@@ -77,6 +82,7 @@ def check(tiny: Tiny) -> Report:
         notes = ["in eager this model computes something else, so it was compared as loaded in eager"]
         torch.manual_seed(0)
         wrong = mismatches(_first(capture(eager.model, inputs=copy.deepcopy(tiny.inputs), heads="all")), expected)
+    shown, every = proved(attention, eager)
     return Report(
         route=attention.route,
         blocks={name: len(b.weights) for name, b in attention.blocks.items()},
@@ -87,6 +93,8 @@ def check(tiny: Tiny) -> Report:
         unchanged=_same(before, _numbers(run(tiny.model, tiny.inputs))),
         owners=owners(tiny.model, attention),
         notes=[*attention.notes, *notes],
+        proved=shown,
+        layer_count=every,
     )
 
 
@@ -110,6 +118,7 @@ def reference(eager: Tiny) -> dict[str, Tensor]:
         return {}
     model = eager.model
     found = {name: _dense(t, model.config) for name, t in _attentions(output)}
+    found = {name: t for name, t in found.items() if not _in_parts(t, model.config)}
     sampled = any("deformable" in type(m).__name__.lower() for m in model.modules())
     return {name: t for name, t in found.items() if _probabilities(t) and not (sampled and _points(t))}
 
@@ -125,6 +134,14 @@ def _dense(weights: Tensor, config: PreTrainedConfig) -> Tensor:
         low, high = max(0, i - half), min(n, i + half + 1)
         dense[..., i, low:high] = weights[..., i, low - i + half : high - i + half]
     return dense
+
+
+def _in_parts(weights: Tensor, config: PreTrainedConfig) -> bool:
+    """Whether these are only a part: CANINE returns one chunk, BigBird loses what a block is given twice."""
+    if config.model_type == "canine":
+        return weights.shape[-1] == config.local_transformer_stride
+    blocks = getattr(config, "attention_type", "") == "block_sparse"
+    return blocks and weights.shape[-1] == weights.shape[-2] and bool(weights.sum(-1).min() < 0.99)
 
 
 def _points(weights: Tensor) -> bool:

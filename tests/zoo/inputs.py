@@ -11,6 +11,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +22,21 @@ from tests.zoo.special import BESIDES, BY_NAME, INPUTS
 
 Inputs = dict[str, Any]
 TEXT = 12
+LONG = 48
+"""Positions of the second text: beyond the windows, blocks and chunks of the small models, and a multiple of them."""
+
+_now = {"text": TEXT, "sound": 1}
+
+
+@contextmanager
+def longer() -> Iterator[None]:
+    """Inputs made inside the block have more words and twice the sound."""
+    _now.update(text=LONG, sound=2)
+    try:
+        yield
+    finally:
+        _now.update(text=TEXT, sound=1)
+
 
 _MISMATCH = re.compile(
     r"tokens:? (\d+),? +(?:and )?features:? (?:torch.Size\(\[)?(\d+)|tokens \((\d+)\) and features \((\d+)\)"
@@ -112,7 +128,7 @@ class Facts:
         """Token ids, with `special` ids in front as often as told."""
         high = min(self.find("vocab_size", default=100), 70)
         torch.manual_seed(1)
-        words = torch.randint(min(20, high // 2), high, (TEXT,)).tolist()
+        words = torch.randint(min(20, high // 2), high, (_now["text"],)).tolist()
         taken = {
             v
             for c in _tree(self.config)
@@ -203,9 +219,9 @@ def _text(facts: Facts) -> Inputs:
 
 
 def _embedded(facts: Facts) -> Inputs:
-    given: Inputs = {"inputs_embeds": torch.randn(1, TEXT, facts.width())}
+    given: Inputs = {"inputs_embeds": torch.randn(1, _now["text"], facts.width())}
     if facts.takes("attention_mask"):
-        given["attention_mask"] = torch.ones(1, TEXT, dtype=torch.long)
+        given["attention_mask"] = torch.ones(1, _now["text"], dtype=torch.long)
     return given
 
 
@@ -306,7 +322,7 @@ def _mels(facts: Facts) -> tuple[int, int]:
         default=80,
     )
     frames = facts.find("max_length", default=2 * facts.find("max_source_positions", default=64))
-    return bins if isinstance(bins, int) else 80, frames
+    return bins if isinstance(bins, int) else 80, frames * _now["sound"]
 
 
 def _sound(facts: Facts, values: Tensor, frames: int) -> Inputs:
@@ -328,8 +344,10 @@ def _time_first(facts: Facts) -> Inputs:
 
 
 def _wave(facts: Facts) -> Inputs:
-    return _sound(facts, torch.randn(1, 7680), 7680)
+    length = 7680 * _now["sound"]
+    return _sound(facts, torch.randn(1, length), length)
 
 
 def _wave_channel(facts: Facts) -> Inputs:
-    return _sound(facts, torch.randn(1, 1, 7680), 7680)
+    length = 7680 * _now["sound"]
+    return _sound(facts, torch.randn(1, 1, length), length)

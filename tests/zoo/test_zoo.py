@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from attnflow.errors import AttnFlowError
-from tests.zoo.build import CannotBuild, build
+from tests.zoo.build import CannotBuild, build, lengthened
 from tests.zoo.check import check
 from tests.zoo.families import FAMILIES, Family
 
@@ -42,3 +42,32 @@ def test_a_wrong_number_is_seen():
     assert mismatches(Attention.of(weights, heads="all"), expected) == []
     weights[1] = weights[1][::-1].copy()
     assert mismatches(Attention.of(weights, heads="all"), expected) == ["attentions[1]"]
+
+
+def test_a_model_that_returns_nothing_is_proved_by_its_products():
+    report = check(build("squeezebert"))
+    assert (report.compared, report.proved, report.layer_count) == (0, 2, 2)
+
+
+def test_a_wrong_layer_is_not_proved():
+    from attnflow import capture
+    from attnflow.attention import Attention
+    from tests.zoo.check import in_eager
+    from tests.zoo.witness import proved
+
+    tiny = build("bert")
+    weights = capture(tiny.model, inputs=tiny.inputs, heads="all").only.weights
+    assert proved(Attention.of(weights, heads="all"), in_eager(tiny)) == (2, 2)
+    assert proved(Attention.of([weights[0], weights[1][::-1]], heads="all"), in_eager(tiny)) == (1, 2)
+
+
+@pytest.mark.parametrize("kind", ["bert", "mistral", "longt5", "canine", "big_bird", "gpt_neo"])
+def test_a_second_length_goes_beyond_windows_and_blocks(kind: str):
+    more = lengthened(build(kind))
+    assert more is not None
+    report = check(more)
+    assert report.wrong == [] and report.unchanged and max(report.sums) == pytest.approx(1, abs=2e-3)
+
+
+def test_what_takes_no_other_length():
+    assert lengthened(build("vit")) is None
