@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -18,6 +19,15 @@ def test_the_architecture_names_files_and_folders_that_exist():
     assert not missing
     folders = {p.name for p in (ROOT / "attnflow").iterdir() if (p / "__init__.py").is_file()}
     assert folders == {name.split("/")[0] for name in named if "/" in name} & folders
+
+
+def test_the_architecture_has_the_layers_that_the_linter_checks():
+    rules = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = next(rule["layers"] for rule in rules if rule["type"] == "layers")
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| (.+) \|$", text, re.MULTILINE)
+    named = [[re.sub(r"(\.py|/)?`", "", name).strip("`") for name in row.split(", ")] for row in rows]
+    assert named == [layer.split(" | ") for layer in layers if layer != "__main__"]
 
 
 def test_the_glossary_is_short_and_has_one_sentence_for_each_word():
