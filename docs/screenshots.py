@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright  # noqa: E402
 
 from attnflow import capture, demo, flow  # noqa: E402
 from attnflow.scoring.explain import explain  # noqa: E402
-from attnflow.scoring.registry import names  # noqa: E402
+from attnflow.scoring.registry import names, with_edges  # noqa: E402
 from tests.browser import launch  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -28,6 +28,13 @@ def text_page() -> str:
     """The demo sentence, all methods."""
     first, *others = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=names(shown=True), every_head=True)
     return first.to_html(others=others, layer=LAYER)
+
+
+def edges_page() -> str:
+    """The demo sentence with three kinds of edges; the first is shown."""
+    methods = with_edges(names("attention", shown=True), ("alti", "attention", "gradient"))
+    results = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=[*methods, "gradient", "blankout"])
+    return results[0].to_html(others=results[1:], layer=LAYER)
 
 
 def towers_page() -> str:
@@ -65,15 +72,17 @@ def main() -> None:
     """Write all screenshots."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
-        demo_page, towers = Path(folder, "demo.html"), Path(folder, "towers.html")
-        demo_page.write_text(text_page(), encoding="utf-8")
-        towers.write_text(towers_page(), encoding="utf-8")
+        pages = {"demo": text_page, "towers": towers_page, "edges": edges_page}
+        demo_page, towers, edges = (Path(folder, f"{name}.html") for name in pages)
+        for path, made in zip((demo_page, towers, edges), pages.values(), strict=True):
+            path.write_text(made(), encoding="utf-8")
         browser = launch(play)
         for page, name, width, scheme in (
             (demo_page, "light", 1160, "light"),
             (demo_page, "dark", 1160, "dark"),
             (demo_page, "narrow", 420, "light"),
             (towers, "towers", 1160, "light"),
+            (edges, "edges", 1160, "light"),
         ):
             shoot(browser, page, name, width, scheme)
         browser.close()

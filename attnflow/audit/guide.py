@@ -101,7 +101,7 @@ def guide(
     names = wanted if wanted is not None else _default(base.model, data)
     weights: dict[str, Weights | None] = {UNIFORM: uniform_rows(data), OWN: None}
     for name in names:
-        place = inside(folder, f"guides-{seed}", f"{name}.safetensors")
+        place = inside(folder, f"guides-{seed}", f"{_file(name)}.safetensors")
         weights[name] = guide_weights(name, base.model, data, attention_row, place, base.identity, progress)
     if adversary is not None:
         other = train_imposter(
@@ -111,7 +111,7 @@ def guide(
         weights[ADVERSARY] = guide_weights("raw", other.model, data, attention_row)
     rows, parts = [], []
     for name, given in weights.items():
-        place = inside(folder, f"guided-{seed}", name.replace(" ", "-"))
+        place = inside(folder, f"guided-{seed}", _file(name))
         model = _token_wise(given is None, data, width, vectors, seed)
         run = _guided(model, name, given, data, seed, place, training or recipe, base.identity, attention_row, progress)
         said = predictions(data.test, data.pad, _forward(run.model, given, "test"), device_of(run.model))
@@ -196,6 +196,11 @@ def _check_vectors(vectors: Tensor | None, data: Splits) -> None:
             f"vectors have shape {tuple(vectors.shape)}, and the texts have {data.vocabulary} words: one row each,  "
             f"torch.zeros({data.vocabulary}, 100)"
         )
+
+
+def _file(name: str) -> str:
+    """The name of a guide as that of a file, on any system: "rollout:alti" has a sign that some do not take."""
+    return name.replace(" ", "-").replace(":", "-")
 
 
 def _records(name: str, said: Tensor, data: Splits) -> pd.DataFrame:

@@ -62,6 +62,15 @@ def test_a_saved_classifier_is_read_as_it_is(data, tmp_path, capsys, monkeypatch
     assert Path("report-permutation.svg").is_file() and not Path("attnflow-audit").exists()
 
 
+def test_edges_go_with_the_methods_that_are_compared(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    demo.model().save_pretrained("model")
+    demo.tokenizer().save_pretrained("model")
+    run("audit", "correlation", "model", data, "--limit", 2, "--edges", "alti", "--edges", "gradient")
+    said = capsys.readouterr().out
+    assert "rollout:alti" in said and "flow:gradient" in said
+
+
 def test_what_is_wrong_is_said_before_anything_runs(data, tmp_path, capsys):
     assert "'magic' is no experiment. Use one of: correlation" in refused(capsys, "magic", "lstm", data)
     assert "Use .html or .md" in refused(capsys, "all", "lstm", data, "--out", tmp_path / "report.pdf")

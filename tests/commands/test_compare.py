@@ -49,6 +49,13 @@ def test_table_records_and_files(model, data, tmp_path):
     assert "unit:" in str(changed.exception)
 
 
+def test_edges_go_with_every_method(model, data, tmp_path):
+    more = ["--methods", "raw,flow:gradient", "--edges", "attention", "--edges", "alti", "--references", "gradient"]
+    done = run(model, data, "--out", tmp_path / "run", "--layers", "-1", "--no-progress", *more)
+    assert done.exit_code == 0, done.output
+    assert all(f"| gradient | {name} | " in done.output for name in ("raw", "raw:alti", "flow:gradient"))
+
+
 def test_progress_is_on_by_default(model, data, tmp_path):
     done = run(model, data, "--out", tmp_path / "run", "--methods", "raw", "--references", "gradient")
     assert "2/2" in done.output and "a second" in done.output
@@ -62,6 +69,7 @@ def test_progress_is_on_by_default(model, data, tmp_path):
         (["--table", "t.doc"], "--table t.doc ends in '.doc'. Use .md or .tex"),
         (["--plot", "p.gif"], "--plot p.gif ends in '.gif'. Use one of: .png, .pdf, .svg"),
         (["--methods", "flw"], "'flw' is not known"),
+        (["--edges", "values"], "edges='values' is not known. Use 'attention', 'norm', 'alti'"),
         (["--engine", "spark"], "engine='spark' is not known"),
     ],
 )

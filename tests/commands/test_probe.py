@@ -37,6 +37,16 @@ def test_verb_number_prints_accuracy_and_layers_and_writes_a_file(folders, tmp_p
     assert len(pd.read_csv(out)) == 3 * 2 * 2
 
 
+def test_edges_go_with_every_method(folders, tmp_path):
+    out = tmp_path / "layers.csv"
+    given = ("-m", "rollout", "-m", "direct:norm", "--edges", "alti", "--limit", "2", "--out", str(out))
+    invoke("verb-number", folders["classifier"], *given)
+    assert set(pd.read_csv(out)["method"]) == {"rollout:alti", "direct:norm"}
+    sentence = ("--text", "The author talked to Sara about [MASK] book.", "--referents", "author,Sara")
+    text = invoke("pronouns", folders["masked"], *sentence, "-m", "raw", "--edges", "gradient")
+    assert "raw:gradient" in text
+
+
 def test_verb_number_from_a_file_without_layers(folders, tmp_path):
     (tmp_path / "a.tsv").write_text("prefix\tlabel\nthe key\tsingular\n")
     text = invoke("verb-number", folders["classifier"], "--data", str(tmp_path / "a.tsv"), "--no-layers")
