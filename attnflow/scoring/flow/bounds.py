@@ -29,7 +29,7 @@ def known_by_hubs(caps: Capacities, sinks: Sequence[int], threads: int) -> Ints 
         return None
     limit = np.minimum(caps.rowsum[-1][None], caps.cap[0].sum(0)[list(sinks), None])
     floor: Ints = np.zeros_like(limit)
-    left, worth = limit.size, 2 * caps.n  # a hub costs about two flows a node, so it should settle more than that
+    left, worth = limit.size, 2 * caps.n  # a hub costs about two flows per node, so it should settle more than that
     height = min(7, caps.steps - 4)
     for m in (height, height - 1):
         for k in np.argsort(-caps.cap[m].sum(0), kind="stable")[:2]:

@@ -62,7 +62,7 @@ def flow(
     Args:
         source: a model (with ``tokenizer`` and ``text``), an :class:`Attention`, Hugging Face's tuple of
             attentions, or an array ``[L, n, n]`` or ``[L, H, n, n]``.
-        layer: one layer by its true number (negatives from the top), or None for all.
+        layer: one layer by the model's own number (negative ones count from the top), or None for all.
         position: one output position: a number, "cls", "last", "mask", or None for all.
         residual: the residual share ρ, 0.5 by default, "none", "measured" or "add"; as for :func:`attnflow.rollout`.
         start_layer: leave out the layers below this one.
@@ -74,7 +74,7 @@ def flow(
             ``settings["certificate"]`` holds the cuts.
         tolerance: leave out the smallest capacities: ``scores`` are lower bounds, ``settings["upper"]`` upper
             bounds, at most this far apart.
-        threads: how many; by default one a core.
+        threads: how many; by default one per core.
         heads, sinks, block, tokens, edges, options: as for :func:`attnflow.raw`.
 
     >>> f = flow([[[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]])
