@@ -68,6 +68,16 @@ def at_least(value: Any, least: int, what: str, why: str = "") -> int:
     return found
 
 
+def real(value: Any, what: str) -> float:
+    """One number, of whatever library."""
+    if isinstance(value, str | bool | np.bool_ | complex) or getattr(value, "ndim", 0) > 0:
+        raise TypeError(f"{what}={value!r} is a {type(value).__name__}, and a number is needed.")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise TypeError(f"{what}={value!r} is a {type(value).__name__}, and a number is needed.") from None
+
+
 def check_max_length(value: Any) -> int | None:
     """``max_length``: None, or two tokens at least: with one, nothing is left to compare."""
     return None if value is None else at_least(value, 2, "max_length", ": one token alone draws on nothing else")

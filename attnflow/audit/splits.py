@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnflow.errors import InputError
 from attnflow.inputs.naming import plain_tokenizer
+from attnflow.numbers import at_least, check_max_length, whole
 
 Integers = npt.NDArray[np.int64]
 Pairs = tuple[Sequence[str], Sequence[int]]
@@ -99,10 +100,11 @@ class Splits:
 
         Labels are numbers from 0. ``classes`` is by default one more than the largest label of ``train``.
         """
-        given = dict(zip(PARTS, (train, valid, test), strict=True))
+        given = {name: _pair(name, part) for name, part in zip(PARTS, (train, valid, test), strict=True)}
         for name, (texts, labels) in given.items():
             _check(name, texts, labels)
-        count = classes if classes is not None else max(int(max(train[1])) + 1, 2)
+        max_length = check_max_length(max_length)
+        count = at_least(classes, 2, "classes") if classes is not None else max(int(max(given["train"][1])) + 1, 2)
         for name, (_, labels) in given.items():
             _check_labels(name, labels, count)
         plain = plain_tokenizer(tokenizer)
@@ -159,15 +161,29 @@ def _split(tokenizer: Any, texts: Sequence[str], labels: Sequence[int], max_leng
     return Split(tuple(tuple(x) for x in ids), np.asarray(labels, np.int64))
 
 
+def _pair(name: str, part: Any) -> tuple[list[Any], list[int]]:
+    """(texts, labels) of a part, the labels as whole numbers."""
+    if not isinstance(part, tuple | list) or len(part) != 2:
+        raise InputError(f"{name} is a {type(part).__name__}, and (texts, labels) is expected:  {name}=(['good'], [1])")
+    texts, labels = part
+    if not isinstance(labels, Iterable) or isinstance(labels, str) or getattr(labels, "ndim", 1) == 0:
+        raise InputError(f"The labels of {name} are a {type(labels).__name__}, and a list of whole numbers is expected.")
+    if isinstance(texts, str) or not isinstance(texts, Iterable) or getattr(texts, "ndim", 1) == 0:
+        shown = repr(texts)[:20]
+        raise InputError(f"The texts of {name} are one {type(texts).__name__}, and a list is expected:  ([{shown}], [1])")
+    return list(texts), [whole(label, f"the label of text {i} in {name}") for i, label in enumerate(labels)]
+
+
 def _check(name: str, texts: Sequence[str], labels: Sequence[int]) -> None:
-    if isinstance(texts, str):
-        raise InputError(f"The texts of {name} are one str, and a list is expected:  {name}=([{texts[:20]!r}], [1])")
     if len(texts) == 0:
         raise InputError(
             f"The part {name} has 0 texts: training needs {', '.join(PARTS)}, with at least one text each."
         )
     if len(texts) != len(labels):
         raise InputError(f"{name} has {len(texts)} texts and {len(labels)} labels: give one label for each text.")
+    odd = [i for i, text in enumerate(texts) if not isinstance(text, str)]
+    if odd:
+        raise InputError(f"Text {odd[0]} of {name} is {texts[odd[0]]!r}, and a str is needed: leave it out.")
     empty = [i for i, text in enumerate(texts) if not text.strip()]
     if empty:
         raise InputError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from attnflow.digests import digest_of, weights_digest
 from attnflow.errors import FileError, SelectionError
 from attnflow.files import as_path, reading, write_bytes, writing
 from attnflow.models.factories import Factory
+from attnflow.numbers import at_least, real
 
 Loss = Callable[[Any, Batch], Tensor]
 Score = Callable[[Any, Split], float]
@@ -61,9 +63,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "patience", "batch"):
-            if getattr(self, name) < 1:
-                raise SelectionError(f"{name}={getattr(self, name)}, and at least 1 is needed:  Recipe({name}=1)")
-        if not self.rate > 0:
+            at_least(getattr(self, name), 1, name, f":  Recipe({name}=1)")
+        if not 0 < real(self.rate, "rate") < math.inf:
             raise SelectionError(f"rate={self.rate}, and a learning rate is above 0:  Recipe(rate=0.001)")
 
 

@@ -99,7 +99,7 @@ def attentions(
     fields = _output_fields(source)
     if fields:
         return _from_outputs(fields, **ready)
-    if source is None or (hasattr(source, "__len__") and len(source) == 0):
+    if source is None or (isinstance(source, tuple | list) and not source):
         raise InputError(
             f"No attention in {type(source).__name__!r}: transformers returns an empty tuple where the model runs "
             "with sdpa or flash attention. Give the model itself:  rollout(model, tokenizer, text)"
@@ -217,7 +217,7 @@ def _from_arrays(source: Any, tokens: Any, heads: Heads, sinks: str) -> tuple[li
             ], batch == 1
         return [Attention.of(layers, tokens, heads=heads, sinks=sinks)], True
     array = to_numpy(source)
-    if array.ndim not in (3, 4):
+    if array.ndim not in (3, 4) or 0 in array.shape:
         raise ShapeError(
             f"Attention of shape {array.shape} has {array.ndim} axes; use [layers, n, n] or [layers, heads, n, n]. "
             "One layer alone is given as array[None]."
