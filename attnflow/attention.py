@@ -17,7 +17,7 @@ import numpy.typing as npt
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError, WeightsError
 from attnflow.heads import reduce_heads
-from attnflow.numbers import check_finite, heads_of, to_numpy, whole, wholes
+from attnflow.numbers import check_finite, heads_of, to_numpy, whole, wholes, word
 from attnflow.rows import check_sinks, divided, slack_of, with_rest
 from attnflow.tokens import Tokens
 
@@ -288,7 +288,7 @@ def _loaded_block(name: str, saved: Mapping[str, Any], arrays: Mapping[str, Arra
 
 def check_edges(edges: str) -> str:
     """The name of a kind of edges, if it is one."""
-    if edges not in EDGES:
+    if word(edges, "edges") not in EDGES:
         raise SelectionError(f"edges={edges!r} is not known. Use {', '.join(map(repr, EDGES[:-1]))} or {EDGES[-1]!r}.")
     return edges
 

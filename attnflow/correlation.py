@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import SelectionError, ShapeError, WeightsError
-from attnflow.numbers import at_least, to_numpy
+from attnflow.numbers import at_least, to_numpy, word
 from attnflow.relevance import Relevance
 from attnflow.select import pick_layer, pick_position
 
@@ -190,7 +190,7 @@ def constant_rows(rows: Vector) -> npt.NDArray[np.bool_]:
 
 
 def _find(method: str) -> Callable[[Vector, Vector, int], Any]:
-    if method not in METHODS:
+    if word(method, "method") not in METHODS:
         raise SelectionError(f"method={method!r} is not a correlation. Use one of: {', '.join(METHODS)}.")
     return METHODS[method]
 

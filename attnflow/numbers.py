@@ -60,6 +60,20 @@ def heads_of(heads: Any) -> str | int | tuple[int, ...]:
     return whole(heads, "heads") if is_whole(heads) else wholes(heads, "heads")
 
 
+def word(value: Any, what: str) -> str:
+    """A name of something: a ``str``; whether it is known is asked elsewhere."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what}={value!r} is a {type(value).__name__}, and a str is needed.")
+    return str(value)
+
+
+def listed(value: Any, what: str) -> list[Any]:
+    """Several of something; one alone is a ``TypeError``."""
+    if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+        raise TypeError(f"{what}={value!r} is a {type(value).__name__}, and a list is needed.")
+    return list(value)
+
+
 def at_least(value: Any, least: int, what: str, why: str = "") -> int:
     """A whole number that is not below ``least``."""
     found = whole(value, what)
@@ -86,9 +100,7 @@ def check_max_length(value: Any) -> int | None:
 def to_numpy(value: Any, what: str = "Attention") -> npt.NDArray[Any]:
     """An array from whatever holds numbers, also a tensor that requires a gradient; bfloat16 becomes float32."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn") else value
-        value = _made(lambda: value.numpy(), what)
+        value = _made(lambda: _plain(value), what)
     array = _made(lambda: np.asarray(value), what)
     if array.dtype.kind not in "fiu":
         raise InputError(
@@ -98,10 +110,16 @@ def to_numpy(value: Any, what: str = "Attention") -> npt.NDArray[Any]:
     return array
 
 
+def _plain(tensor: Any) -> npt.NDArray[Any]:
+    held = tensor.detach().cpu()
+    narrow = str(held.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2")
+    return np.asarray((held.float() if narrow else held).numpy())
+
+
 def _made(make: Callable[[], Any], what: str) -> npt.NDArray[Any]:
     try:
         return np.asarray(make())
-    except (ValueError, TypeError, RuntimeError, OverflowError):
+    except (ValueError, TypeError, RuntimeError, OverflowError):  # of numpy, or of a tensor without numbers
         raise ShapeError(f"{what} is not one array per layer: its parts differ in shape or kind.") from None
 
 

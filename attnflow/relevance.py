@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +13,9 @@ import numpy.typing as npt
 
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError
-from attnflow.numbers import to_numpy, whole
+from attnflow.numbers import listed, to_numpy, whole, word
 from attnflow.select import pick_layer, pick_position
-from attnflow.tokens import Tokens, group_words
+from attnflow.tokens import Tokens, group_words, whole_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,11 +111,15 @@ class Relevance:
     report: Report | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.settings, Mapping):
+            raise TypeError(f"settings is a {type(self.settings).__name__}, and a dict is needed.")
         scores = to_numpy(self.scores, "scores")
-        tokens = self.tokens if isinstance(self.tokens, Tokens) else Tokens(self.tokens)
+        tokens = self.tokens if isinstance(self.tokens, Tokens) else Tokens(listed(self.tokens, "tokens"))
         object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "tokens", tokens)
-        layers = tuple(layer if isinstance(layer, str) else whole(layer, "layers") for layer in self.layers)
+        layers = tuple(
+            layer if isinstance(layer, str) else whole(layer, "layers") for layer in listed(self.layers, "layers")
+        )
         object.__setattr__(self, "layers", layers)
         if scores.ndim not in (2, 3):
             raise ShapeError(f"scores have {scores.ndim} axes {scores.shape}; 2 or 3 are expected.")
@@ -128,7 +131,7 @@ class Relevance:
             object.__setattr__(self, "queries", tokens)
         if scores.ndim == 3 and scores.shape[1] != len(self.rows):
             raise ShapeError(f"scores have {scores.shape[1]} rows, but there are {len(self.rows)} row names.")
-        if self.unit not in UNITS:
+        if word(self.unit, "unit") not in UNITS:
             raise SelectionError(f"unit={self.unit!r} is not known. Use one of: {', '.join(UNITS)}.")
         for name, value in _typed(_named_in(self.settings)).items():
             if getattr(self, name) is _DEFAULTS[name]:
@@ -230,9 +233,9 @@ class Relevance:
         data: dict[str, Any] = {"layer": [self.layers[i] for i in index[0].ravel()]}
         if self.scores.ndim == 3:
             rows = index[1].ravel()
-            data |= {"query": rows, "query_token": [self.rows[i] for i in rows]}
+            data |= {"query": rows, "query_token": [whole_text(self.rows[i]) for i in rows]}
         keys = index[-1].ravel()
-        data |= {"key": keys, "token": [self.tokens[j] for j in keys], "score": self.scores.ravel()}
+        data |= {"key": keys, "token": [whole_text(self.tokens[j]) for j in keys], "score": self.scores.ravel()}
         return pd.DataFrame(data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -298,7 +301,7 @@ class Relevance:
         results = [self, *others]
         text = document(results, graph_of(results, **options), title)
         if path is not None:
-            files.write_bytes(Path(path), text.encode(), overwrite)
+            files.write_bytes(files.as_path(path), text.encode(), overwrite)
         return text
 
     def _repr_html_(self) -> str:

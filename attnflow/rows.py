@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from attnflow.errors import SelectionError
+from attnflow.numbers import word
 
 SINKS = ("keep", "renormalise", "error")
 # How far row sums may be from one before the rest counts as a sink's: half precision keeps 8 or 11 bits per weight.
@@ -21,7 +22,7 @@ _LEAST = 2e-3
 
 def check_sinks(sinks: str) -> str:
     """What is done with rows that sum to less than one; an unknown word is an error."""
-    if sinks not in SINKS:
+    if word(sinks, "sinks") not in SINKS:
         raise SelectionError(f"sinks={sinks!r} is not known. Use {', '.join(map(repr, SINKS[:-1]))} or {SINKS[-1]!r}.")
     return sinks
 

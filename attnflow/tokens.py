@@ -109,6 +109,15 @@ class Tokens(tuple[str, ...]):
         return found
 
 
+def whole_text(text: str) -> str:
+    """The text with halves of characters, which no file can hold, replaced.
+
+    >>> whole_text("a\\ud800") == "a\\ufffd"
+    True
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def join(*parts: Tokens) -> Tokens:
     """Several token sequences after one another; word numbers are shifted so that they stay apart.
 

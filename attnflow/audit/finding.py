@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attnflow.formats import figure_bytes
+from attnflow.formats import as_written, figure_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ class Finding:
             ax = Figure(figsize=(6, 4), layout="constrained").subplots()
         if self.draw is not None:
             self.draw(ax)
-        return ax
+        return as_written(ax)  # type: ignore[no-any-return]
 
     def to_markdown(self) -> str:
         """The verdict, the table, the examples and the limits."""

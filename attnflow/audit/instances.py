@@ -14,7 +14,7 @@ from attnflow.audit.measures import tvd
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from attnflow.inputs.example import Example, one_example
 from attnflow.inputs.target import Goal, full_output
-from attnflow.numbers import check_max_length
+from attnflow.numbers import check_max_length, real
 from attnflow.scoring.blankout import stacked
 from attnflow.select import pick_position
 
@@ -201,7 +201,7 @@ def in_words(records: pd.DataFrame, column: str, middle: str = "mean") -> str:
 
 def check_number(name: str, value: float, least: float = 1) -> None:
     """An error for a number that is too small."""
-    if value < least:
+    if not real(value, name) >= least:
         raise SelectionError(f"{name}={value}, but at least {least} is needed.")
 
 

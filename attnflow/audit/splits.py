@@ -167,10 +167,14 @@ def _pair(name: str, part: Any) -> tuple[list[Any], list[int]]:
         raise InputError(f"{name} is a {type(part).__name__}, and (texts, labels) is expected:  {name}=(['good'], [1])")
     texts, labels = part
     if not isinstance(labels, Iterable) or isinstance(labels, str) or getattr(labels, "ndim", 1) == 0:
-        raise InputError(f"The labels of {name} are a {type(labels).__name__}, and a list of whole numbers is expected.")
+        raise InputError(
+            f"The labels of {name} are a {type(labels).__name__}, and a list of whole numbers is expected."
+        )
     if isinstance(texts, str) or not isinstance(texts, Iterable) or getattr(texts, "ndim", 1) == 0:
         shown = repr(texts)[:20]
-        raise InputError(f"The texts of {name} are one {type(texts).__name__}, and a list is expected:  ([{shown}], [1])")
+        raise InputError(
+            f"The texts of {name} are one {type(texts).__name__}, and a list is expected:  ([{shown}], [1])"
+        )
     return list(texts), [whole(label, f"the label of text {i} in {name}") for i, label in enumerate(labels)]
 
 

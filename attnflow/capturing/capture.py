@@ -26,8 +26,9 @@ from attnflow.capturing.survey import Survey, survey
 from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
-from attnflow.inputs.running import unpack
-from attnflow.numbers import wholes
+from attnflow.inputs.running import model_errors, unpack
+from attnflow.numbers import at_least, wholes, word
+from attnflow.rows import check_sinks
 
 # Whether FSMT masks its decoder depends on use_cache; elsewhere a cache that nobody reads is only memory.
 _CACHE_MATTERS = {"fsmt"}
@@ -169,7 +170,8 @@ def run(
     outputs: Any = None
     if session.route != "output_attentions" and first and session.survey.sites:
         with prepared(model, session), grad_mode(session.gradients), watched(session), tapped(session):
-            outputs = model(**_in_graph(batch, session))
+            with model_errors(model, batch):
+                outputs = model(**_in_graph(batch, session))
             replaced = model_type(model) in REPLACING and survey(model)
             if replaced and set(replaced.sites) != set(session.survey.sites):
                 outputs = _again(model, batch, session, replaced)
@@ -274,12 +276,11 @@ def _offers_attention(model: nn.Module) -> bool:
 
 
 def _check(sinks: str, route: str, block: int | None) -> None:
-    if sinks not in ("keep", "renormalise", "error"):
-        raise SelectionError(f"sinks={sinks!r} is not known. Use 'keep', 'renormalise' or 'error'.")
-    if route not in ("auto", "interface", "tap", "output_attentions"):
+    check_sinks(sinks)
+    if word(route, "route") not in ("auto", "interface", "tap", "output_attentions"):
         raise SelectionError(f"route={route!r} is not known. Use 'auto', 'interface', 'tap' or 'output_attentions'.")
-    if block is not None and block < 1:
-        raise SelectionError(f"block={block}, and a block has at least 1 row.")
+    if block is not None:
+        at_least(block, 1, "block", ": a block has at least 1 row")
 
 
 def _check_edges(edges: str, differentiates: bool, alone: bool, target: Any, position: int | str | None) -> None:

@@ -14,6 +14,7 @@ from attnflow.comparing.records import Records, open_records, to_table
 from attnflow.comparing.worker import Worker
 from attnflow.errors import FileError, InputError, SelectionError
 from attnflow.inputs.datasets import Data, Row, open_data
+from attnflow.numbers import word
 from attnflow.scoring.registry import Spec, names
 
 ENGINES = ("local", "ray")
@@ -93,8 +94,9 @@ def compare(
     >>> list(c.to_frame().columns)[5:]
     ['mean', 'std', 'low', 'high', 'n', 'nan', 'ties']
     """
-    if engine not in ENGINES:
+    if word(engine, "engine") not in ENGINES:
         raise SelectionError(f"engine={engine!r} is not known. Use one of: {', '.join(ENGINES)}.")
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
     rest: dict[str, Any] = {"position": position, "unit": unit, "k": k, "max_length": max_length}
     plan = make_plan(
         names("attention", shown=True) if methods is None else methods,

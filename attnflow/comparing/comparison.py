@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from attnflow import files
 from attnflow.errors import FileError, SelectionError
+from attnflow.formats import as_written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,7 +142,7 @@ class Comparison:
         axes.set(xlabel="layer", ylabel=f"{frame['correlation'].iloc[0]} with {wanted}")
         axes.set_xticks(sorted(frame["layer"].unique()))
         axes.legend()
-        return axes
+        return as_written(axes)  # type: ignore[no-any-return]
 
     def _cells(self, correlation: str | None, special: bool | None, sign: str) -> tuple[list[str], list[list[str]]]:
         frame = self._chosen(correlation, special)

@@ -10,8 +10,9 @@ from typing import Any
 from attnflow.correlation import METHODS as CORRELATIONS
 from attnflow.digests import config_digest, files_digest, tokenizer_digest, weights_digest
 from attnflow.errors import SelectionError
+from attnflow.inputs.running import unwrap
 from attnflow.models.loading import commit_of
-from attnflow.numbers import check_max_length, wholes
+from attnflow.numbers import check_max_length, wholes, word
 from attnflow.scoring.registry import MethodCall, Spec, calls
 
 UNITS = ("token", "word")
@@ -59,10 +60,10 @@ def make_plan(
     """Check the names and options, and find the functions."""
     chosen = (correlation,) if isinstance(correlation, str) else tuple(correlation)
     for name in chosen:
-        if name not in CORRELATIONS:
+        if word(name, "correlation") not in CORRELATIONS:
             raise SelectionError(f"correlation={name!r} is not known. Use one of: {', '.join(CORRELATIONS)}.")
     for argument, value, known in (("unit", rest["unit"], UNITS), ("on_error", rest["on_error"], ("raise", "skip"))):
-        if value not in known:
+        if word(value, argument) not in known:
             raise SelectionError(f"{argument}={value!r} is not known. Use one of: {', '.join(known)}.")
     return Plan(
         calls("methods", methods, "attention"),
@@ -80,6 +81,7 @@ def identity(model: Any, tokenizer: Any) -> dict[str, Any]:
     if isinstance(model, str):
         content = files_digest(Path(model)) if Path(model).exists() else commit_of(model)
         return {"name": model, "content": content, "tokenizer": known}
+    model = unwrap(model)
     return {
         "name": str(getattr(model, "name_or_path", "")),
         "class": type(model).__name__,

@@ -15,6 +15,7 @@ from attnflow.digests import digest_of
 from attnflow.errors import InputError
 from attnflow.files import as_path
 from attnflow.inputs.tables import PACKED, SUFFIXES, Table, open_table
+from attnflow.numbers import whole
 
 # A dict with one of these is what a model is called with, not a row with columns.
 _ENCODED = {"input_ids", "pixel_values"}
@@ -141,6 +142,10 @@ def open_data(
         )
     if not isinstance(dataset, Iterable):
         raise InputError(f"dataset is a {type(dataset).__name__}: give a list of texts, a datasets.Dataset or a file.")
+    if getattr(dataset, "ndim", 1) == 0:
+        raise InputError(
+            f"dataset is one {type(dataset).__name__}: give a list of texts, a datasets.Dataset or a file."
+        )
     count = len(dataset) if isinstance(dataset, Sized) else None
     if count == 0:
         raise InputError("The dataset has 0 examples: give at least one.")
@@ -148,7 +153,7 @@ def open_data(
     text = _text_column(columns, text_column)
     if target_column is not None and target_column not in (columns or ()):
         raise InputError(_no_column("target_column", target_column, columns))
-    if limit is not None and limit < 1:
+    if limit is not None and whole(limit, "limit") < 1:
         raise InputError(f"limit={limit}, but at least 1 example is needed.")
     shown = count if limit is None else limit if count is None else min(limit, count)
     data = Data(dataset, shown, text, target_column, limit, skip_empty)

@@ -26,6 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from attnflow.errors import InputError, SelectionError
+from attnflow.inputs.running import model_errors
+from attnflow.numbers import word
 
 ROUTES = ("hook", "get_input_embeddings", "inputs_embeds")
 IDS = {"input_ids": "inputs_embeds", "decoder_input_ids": "decoder_inputs_embeds"}
@@ -124,7 +126,7 @@ def find(model: nn.Module, inputs: Mapping[str, Any], route: str = "auto") -> Em
     Args:
         route: "auto" takes the first of :data:`ROUTES` that leaves the output as it is.
     """
-    if route not in ("auto", *ROUTES):
+    if word(route, "route") not in ("auto", *ROUTES):
         raise SelectionError(f"route={route!r} is not known. Use 'auto', {', '.join(map(repr, ROUTES))}.")
     names = tuple(n for n in IDS if n in inputs)
     if not names:
@@ -309,4 +311,5 @@ def run(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
     """One forward pass without a cache, which nothing here reads."""
     accepted = inspect.signature(model.forward).parameters
     extra = {"use_cache": False} if "use_cache" in accepted and "use_cache" not in inputs else {}
-    return model(**inputs, **extra)
+    with model_errors(model, inputs):
+        return model(**inputs, **extra)

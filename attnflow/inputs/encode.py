@@ -104,6 +104,7 @@ def encode(
             again (BART, T5) that; else the start token. ``settings["decoder"]`` says which.
     """
     draft = _draft(model, tokenizer, text, inputs)
+    _check_inputs(model, draft.batch, text)
     check_vocabulary(model, tokenizer, draft.batch)
     check_length(model, draft.batch)
     _to_device(model, draft.batch)
@@ -135,6 +136,20 @@ def _draft(model: torch.nn.Module, tokenizer: Any, text: Any, inputs: Mapping[st
         for name in extra:
             del from_text.batch[name]
     return from_text
+
+
+def _check_inputs(model: torch.nn.Module, batch: Mapping[str, Any], text: Any) -> None:
+    """Refuse a text for a model of images or sound, and a dict in which nothing is what the model reads."""
+    accepted = _accepted(model)
+    reads = [name for name in _MAIN if accepted is not None and name in accepted]
+    if reads and not any(batch.get(name) is not None for name in reads):
+        given = (
+            "a text" if text is not None and not isinstance(text, Mapping) else ", ".join(map(str, batch)) or "nothing"
+        )
+        raise InputError(
+            f"{type(model).__name__} reads {' or '.join(reads)}, and {given} was given:  "
+            f"capture(model, inputs={{{reads[0]!r}: …}})"
+        )
 
 
 def _accepted(model: torch.nn.Module) -> set[str] | None:
@@ -206,6 +221,8 @@ def _from_strings(tokenizer: Any, texts: list[str], single: bool) -> _Draft:
             f"The text {shown!r} needs a tokenizer and tokenizer is None. Pass the model's own:  "
             "tokenizer = AutoTokenizer.from_pretrained(name)"
         )
+    for i, text in enumerate(texts):
+        _refuse_surrogates(text, "The text" if single else f"Text {i}")
     encoded = [plain(t, return_special_tokens_mask=True) for t in texts]
     for i, (text, one) in enumerate(zip(texts, encoded, strict=True)):
         if not len(one["input_ids"]) or all(one["special_tokens_mask"]):
@@ -222,6 +239,17 @@ def _from_strings(tokenizer: Any, texts: list[str], single: bool) -> _Draft:
         if plain.pad_token_id is None:
             draft.notes.append("The tokenizer has no pad token: the batch was padded with id 0, which is masked.")
     return draft
+
+
+def _refuse_surrogates(text: str, which: str) -> None:
+    """Half of a character pair, as a wrong decoding leaves it, is no character: tokenizers cannot read it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{which} has half of a character (U+{ord(text[error.start]):04X}) at place {error.start}: it was decoded "
+            "wrongly. Mend it:  text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')"
+        ) from None
 
 
 def _from_mapping(given: Mapping[str, Any]) -> _Draft:

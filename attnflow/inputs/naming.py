@@ -17,7 +17,16 @@ _EACH = "The tokenizer has no character offsets: each token counts as a word."
 def plain_tokenizer(tokenizer: Any) -> Any:
     """The tokenizer itself, also from inside a processor."""
     inner = getattr(tokenizer, "tokenizer", None)
-    return inner if inner is not None and hasattr(inner, "convert_ids_to_tokens") else tokenizer
+    found = inner if inner is not None and hasattr(inner, "convert_ids_to_tokens") else tokenizer
+    if found is not None and not (callable(found) and hasattr(found, "convert_ids_to_tokens")):
+        # A processor of images alone is one too: it has no tokens to name.
+        if callable(found) and not isinstance(found, type) and hasattr(found, "model_input_names"):
+            return found
+        raise TypeError(
+            f"tokenizer is a {type(tokenizer).__name__}, which encodes no text. The order is model, tokenizer, "
+            "text; pass tokenizer=None where there are ids or tensors."
+        )
+    return found
 
 
 def name_text(tokenizer: Any, text: str, encoded: Any) -> Named:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from attnflow.errors import CaptureError
+from attnflow.errors import AttnFlowError, CaptureError, InputError
 
 _guard = threading.RLock()
 _locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
@@ -53,6 +55,29 @@ def unpack(model: Any, tokenizer: Any = None) -> tuple[nn.Module, Any]:
     raise CaptureError(
         f"model is a {type(model).__name__}, not a torch module. Load one:  model = AutoModel.from_pretrained(name)"
     )
+
+
+@contextmanager
+def model_errors(model: nn.Module, batch: Mapping[str, Any]) -> Iterator[None]:
+    """What transformers or torch raises for inputs that do not fit the model, said with the inputs.
+
+    What the user's own code raises (a model, a hook, a callback) passes as it is, and so does a lack of memory.
+    """
+    try:
+        yield
+    except (AttnFlowError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        if not any(f"{os.sep}{name}{os.sep}" in frames[-1].filename for name in ("torch", "transformers")):
+            raise
+        shapes = ", ".join(
+            f"{name} {list(v.shape) if isinstance(v, torch.Tensor) else v!r}" for name, v in batch.items()
+        )
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise InputError(
+            f"{type(model).__name__} cannot be run on {shapes}: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def _exported(model: Any) -> bool:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from attnflow.errors import SelectionError
-from attnflow.numbers import whole
+from attnflow.numbers import whole, word
 from attnflow.select import pick_position, read_position
 from attnflow.tokens import Tokens
 
@@ -119,7 +119,7 @@ def settle(
         position: the output position, where the output has one for each token.
         score: "prob", "logit" or "logprob"; None takes "prob" where there are classes.
     """
-    if score is not None and score not in SCORES:
+    if score is not None and word(score, "score") not in SCORES:
         raise SelectionError(f"score={score!r} is not known. Use one of: {', '.join(SCORES)}.")
     target = _plain(target)
     if callable(target):

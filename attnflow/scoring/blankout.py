@@ -19,7 +19,7 @@ from attnflow.inputs.embedding import IDS, find, repeated, run
 from attnflow.inputs.example import Example, examples
 from attnflow.inputs.running import undisturbed
 from attnflow.inputs.target import SCORES, Goal, Target
-from attnflow.numbers import is_whole
+from attnflow.numbers import at_least, is_whole, word
 from attnflow.relevance import Relevance
 from attnflow.tokens import Grouping, group_words
 
@@ -172,12 +172,11 @@ def settle_blank(example: Example, blank: str | int) -> str | int:
 
 
 def _check(score: str | None, unit: str, batch_size: int) -> None:
-    if score is not None and score not in SCORES and score not in DISTANCES:
+    if score is not None and word(score, "score") not in SCORES and score not in DISTANCES:
         raise SelectionError(f"score={score!r} is not known. Use one of: {', '.join([*SCORES, *DISTANCES])}.")
-    if unit not in UNITS:
+    if word(unit, "unit") not in UNITS:
         raise SelectionError(f"unit={unit!r} is not known. Use one of: {', '.join(UNITS)}.")
-    if batch_size < 1:
-        raise SelectionError(f"batch_size={batch_size}, but at least 1 is needed.")
+    at_least(batch_size, 1, "batch_size")
 
 
 def _groups(example: Example, unit: str) -> Grouping:

@@ -16,7 +16,7 @@ from attnflow.inputs.embedding import IDS, Embedder, find, run
 from attnflow.inputs.example import Example, examples
 from attnflow.inputs.running import differentiable, fixed_seed, undisturbed
 from attnflow.inputs.target import Goal, Target, runner_up
-from attnflow.numbers import is_whole
+from attnflow.numbers import at_least, is_whole, word
 from attnflow.relevance import Relevance
 
 # What Captum is asked for: (its class, whether it walks from a baseline).
@@ -172,11 +172,10 @@ def _scored(goal: Goal, score: str | None, reduce: str) -> Goal:
 
 def _check(method: str, reduce: str, steps: int, batch_size: int) -> None:
     for name, value, known in (("method", method, METHODS), ("reduce", reduce, REDUCTIONS)):
-        if value not in known:
+        if word(value, name) not in known:
             raise SelectionError(f"{name}={value!r} is not known. Use one of: {', '.join(known)}.")
     for name, number in (("steps", steps), ("batch_size", batch_size)):
-        if number < 1:
-            raise SelectionError(f"{name}={number}, but at least 1 is needed.")
+        at_least(number, 1, name)
 
 
 def _forward(example: Example, goal: Goal, embedder: Embedder | None) -> Callable[..., Tensor]:

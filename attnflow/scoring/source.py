@@ -82,6 +82,8 @@ def attentions(
         from attnflow.capturing.capture import capture
 
         chosen = {name: value for name, value in (("sinks", sinks), ("edges", edges)) if value is not None}
+        if text is None and options.get("inputs") is None:
+            raise InputError("Neither text nor inputs were given:  rollout(model, tokenizer, 'a text')")
         taken = capture(source, tokenizer, text, heads="mean" if heads is None else heads, **chosen, **options)
         return (taken, False) if isinstance(taken, list) else ([taken], True)
     _refuse_text(source, tokenizer, text, options)

@@ -25,7 +25,7 @@ def show(token: str) -> str:
             out.append(_SHOWN[char])
         elif char in _JOINERS and 0 < at < len(token) - 1 and not (token[at - 1] + token[at + 1]).isascii():
             out.append(char)
-        elif unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp"):
+        elif unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
             out.append(f"<{ord(char):04X}>")
         else:
             out.append(char)

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.flowgraph.records import FLOW, FlowGraph, PairFlow
+from attnflow.formats import as_written
 from attnflow.relevance import Relevance
 from attnflow.select import pick_position
 from attnflow.views.colours import blend, weights
@@ -47,7 +48,7 @@ def plot(relevance: Relevance, ax: Axes | None = None, cmap: str = "Blues", **op
     ax.set_ylabel(label)
     ax.set_title(_title(relevance))
     ax.figure.colorbar(image, ax=ax, label="score")
-    return ax
+    return as_written(ax)  # type: ignore[no-any-return]
 
 
 def plot_all(results: Sequence[Relevance]) -> Figure:
@@ -88,7 +89,7 @@ def plot_text(relevance: Relevance, ax: Axes | None = None, width: int = 72, siz
         before = ax.annotate(name, **where, textcoords="offset points", size=size, va="bottom", bbox=box)
     ax.set_axis_off()
     ax.set_title(_title(relevance), loc="left", size=size)
-    return ax
+    return as_written(ax)  # type: ignore[no-any-return]
 
 
 def _line_start(line: int, size: float) -> dict[str, Any]:
@@ -171,7 +172,7 @@ def plot_flow(
     ax.plot(*grid.at(0, sink), "s", ms=9, mfc="none", mec=COLOURS["cut"], mew=1.6, zorder=5)
     names = show(graph.net.queries[output.row]), show(graph.net.tokens[sink])
     ax.set_title(f"{names[0]} at layer {output.layer} draws on {names[1]}: flow {pair.value:.4f}")
-    return ax
+    return as_written(ax)  # type: ignore[no-any-return]
 
 
 class _Grid:

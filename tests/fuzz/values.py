@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tests.conftest import random_attention
 
 MARKUP = "<img src=x onerror=alert(1)>"
-TEXTS = ["", " ", "the key", "the key to the table", MARKUP, "$$", "$x", "\\frac", "a\ud800", "\udcff", "a\0b", "é" * 40,
+GOOD = ["the key", "the key to the table", "the author talked about the book", "a dull film", "the [MASK] table"]
+TEXTS = ["", " ", "the key", "the key to the table", MARKUP, "$$", "$x", "\\frac", "a\ud800", "\udcff", "a\0b",
+         "é" * 40,
          "\u202eabc", "\U0001f600", "%s {0}", "../../x", "\n\r\t", "NaN", "[MASK]", "the [MASK] table"]  # fmt: skip
 ODD: list[Any] = [
     None, True, False, -1, 0, 1, 7, 2**31, 2**63, -(2**70), 10**30, 0.0, 0.5, 1.0, -0.5, 1e308, 5e-324, float("nan"),

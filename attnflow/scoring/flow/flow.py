@@ -10,6 +10,7 @@ import numpy as np
 from attnflow.attention import Attention
 from attnflow.errors import SelectionError
 from attnflow.heads import Heads
+from attnflow.numbers import real, word
 from attnflow.relevance import Relevance, Report
 from attnflow.scoring.flow.report import describe
 from attnflow.scoring.flow.solver import Solution, solve
@@ -115,13 +116,13 @@ def flow(
 
 
 def _check(backend: str, certify: bool, tolerance: float | None) -> None:
-    if backend not in BACKENDS:
+    if word(backend, "backend") not in BACKENDS:
         raise SelectionError(f"backend={backend!r} is not known. Use 'numba' or 'networkx'.")
     if backend == "networkx" and (certify or tolerance is not None):
         raise SelectionError("certify and tolerance belong to backend='numba', but backend='networkx' was given.")
     if tolerance is not None and certify:
         raise SelectionError("certify proves exact flows, but tolerance asks for bounds. Leave one of them out.")
-    if tolerance is not None and not 0 < tolerance < 1:
+    if tolerance is not None and not 0 < real(tolerance, "tolerance") < 1:
         raise SelectionError(f"tolerance={tolerance}, but it is a width of an interval: use a number in (0, 1).")
 
 
