@@ -17,7 +17,7 @@ import numpy.typing as npt
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError, WeightsError
 from attnflow.heads import reduce_heads
-from attnflow.numbers import check_finite, heads_of, to_numpy, whole, wholes, word
+from attnflow.numbers import check_finite, heads_of, to_numpy, truth, whole, wholes, word
 from attnflow.rows import check_sinks, divided, slack_of, with_rest
 from attnflow.tokens import Tokens
 
@@ -130,6 +130,7 @@ class Attention:
         if not self.blocks:
             raise ShapeError("An attention without blocks holds nothing: give at least one.")
         check_edges(self.edges)
+        object.__setattr__(self, "residual_inside", truth(self.residual_inside, "residual_inside"))
         if self.edges == "attention" and self.residual_inside:
             raise SelectionError(
                 "edges='attention' and residual_inside=True, but attention weights know nothing of the residual "

@@ -39,7 +39,7 @@ def as_written(ax: Any) -> Any:
     """The axes with every text shown as it is: matplotlib reads what stands between two ``$`` as a formula."""
     legend = ax.get_legend()
     texts = [*ax.texts, *ax.get_xticklabels(), *ax.get_yticklabels(), ax.xaxis.label, ax.yaxis.label]
-    texts += [title for title in (ax.title, ax._left_title, ax._right_title)]
+    texts += [ax.title, ax._left_title, ax._right_title]
     texts += [] if legend is None else [legend.get_title(), *legend.get_texts()]
     for text in texts:
         text.set_parse_math(False)

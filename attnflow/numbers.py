@@ -67,6 +67,13 @@ def word(value: Any, what: str) -> str:
     return str(value)
 
 
+def truth(value: Any, what: str) -> bool:
+    """True or False, of whatever library."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{what}={value!r} is a {type(value).__name__}, and True or False is needed.")
+    return bool(value)
+
+
 def listed(value: Any, what: str) -> list[Any]:
     """Several of something; one alone is a ``TypeError``."""
     if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:

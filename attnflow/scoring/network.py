@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from attnflow.attention import Attention, Block
 from attnflow.errors import SelectionError, ShapeError
+from attnflow.numbers import whole
 from attnflow.tokens import Tokens, join
 
 F64 = npt.NDArray[np.float64]
@@ -220,7 +221,7 @@ def _one_tower(block: Block, residual: Residual, start_layer: int, added: bool) 
 
 def _two_towers(attention: Attention, residual: Residual, start_layer: int, added: bool) -> Network:
     encoder, decoder, cross = (attention[name] for name in ("encoder", "decoder", "cross"))
-    if start_layer:
+    if whole(start_layer, "start_layer"):
         raise SelectionError(
             f"start_layer={start_layer} is ambiguous in an encoder-decoder model. Take one block:  "
             "rollout(attention.block('decoder'), start_layer=…)"
@@ -282,6 +283,7 @@ def own_shares(cross: Block) -> list[F64]:
 
 
 def _from(block: Block, start_layer: int) -> list[int]:
+    start_layer = whole(start_layer, "start_layer")
     if not 0 <= start_layer < block.depth:
         raise SelectionError(f"start_layer={start_layer}, but the model has layers 0 to {block.depth - 1}.")
     chosen = [i for i, layer in enumerate(block.layers) if layer >= start_layer]

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from attnflow.attention import Attention, Block
+from attnflow.attention import Attention, Block, check_edges
 from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, own_shares
@@ -82,7 +82,8 @@ _TARGET = ("explains", "target", "target_label", "score", "target_position")
 
 def explained_at(source: Any, edges: str | None, position: int | str | None) -> dict[str, Any]:
     """The option of capture by which gradient edges explain the output at the position that is looked at."""
-    return {"position": position} if edges == "gradient" and position is not None and is_model(source) else {}
+    gradient = edges is not None and check_edges(edges) == "gradient"
+    return {"position": position} if gradient and position is not None and is_model(source) else {}
 
 
 def matrices(attention: Attention) -> tuple[F64, Tokens, Tokens, tuple[int, ...]]:

@@ -19,6 +19,7 @@ from attnflow.errors import InputError, SelectionError, ShapeError
 from attnflow.heads import Heads, reduce_heads
 from attnflow.numbers import heads_of, to_numpy
 from attnflow.relevance import Relevance
+from attnflow.rows import check_sinks
 from attnflow.tokens import Tokens
 
 _TOWERS = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
@@ -91,7 +92,11 @@ def attentions(
         return [_with_edges(source, edges)], True
     if isinstance(source, list) and source and all(isinstance(a, Attention) for a in source):
         return [_with_edges(a, edges) for a in source], False
-    ready: dict[str, Any] = {"tokens": tokens, "heads": "mean" if heads is None else heads, "sinks": sinks or "error"}
+    ready: dict[str, Any] = {
+        "tokens": tokens,
+        "heads": "mean" if heads is None else heads,
+        "sinks": "error" if sinks is None else check_sinks(sinks),
+    }
     if edges is not None and edges != "attention":
         raise InputError(
             f"edges={edges!r} are computed from a model, but the first argument is {_kind(source)}. Pass the model:  "
