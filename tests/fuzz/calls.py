@@ -149,7 +149,8 @@ residual = st.sampled_from(
 )
 shared = {
     "heads": heads, "layer": layer, "position": position, "sinks": st.sampled_from(["error", "keep", "renormalise"]),
-    "tokens": st.one_of(st.none(), st.lists(text, max_size=5)), "block": st.sampled_from([None, None, None, "self", "cross"]),
+    "tokens": st.one_of(st.none(), st.lists(text, max_size=5)),
+    "block": st.sampled_from([None, None, None, "self", "cross"]),
     "edges": st.sampled_from([None, None, "attention", "alti"]),
 }  # fmt: skip
 walked = {**shared, "residual": residual, "start_layer": st.integers(-1, 3)}
