@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError, WeightsError
-from attnflow.heads import reduce_heads
+from attnflow.heads import check_heads, reduce_heads
 from attnflow.numbers import check_finite, heads_of, to_numpy, truth, whole, wholes, word
 from attnflow.rows import check_sinks, divided, slack_of, with_rest
 from attnflow.tokens import Tokens
@@ -245,7 +245,7 @@ class Attention:
             heads, certificate = header["heads"], header.get("certificate")
             return cls(
                 {str(name): _loaded_block(str(name), b, arrays) for name, b in header["blocks"].items()},
-                heads_of(heads),
+                check_heads(heads),
                 str(header["route"]),
                 str(header["model"]),
                 tuple(map(str, header["notes"])),

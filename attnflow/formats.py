@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,13 @@ from attnflow.files import refuse_overwrite, write_bytes
 
 Parts = Mapping[str, Callable[[], Any]]
 """How each part is made, by its name: only the one that the format needs is made."""
+
+
+POLICY = (
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
+)
+"""For pages without scripts: none may run, and nothing may be loaded. A second wall behind the escaping."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,17 @@ class Format:
 
     part: str
     write: Callable[[Any, Path, bool], None]
+
+
+def frame(document: str, height: int = 480) -> str:
+    """A document inside an iframe of its own, as notebooks show it: styles and ids cannot clash.
+
+    The frame is a sandbox: a script in it can neither reach the notebook around it nor leave the frame.
+    """
+    return (
+        f'<iframe sandbox="allow-scripts" srcdoc="{escape(document, quote=True)}" '
+        f'style="width:100%;height:{height:d}px;border:0" title="attnflow result"></iframe>'
+    )
 
 
 def as_written(ax: Any) -> Any:

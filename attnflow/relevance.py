@@ -306,7 +306,8 @@ class Relevance:
 
     def _repr_html_(self) -> str:
         from attnflow.flowgraph import graph_at_once
-        from attnflow.views.html import document, frame
+        from attnflow.formats import frame
+        from attnflow.views.html import document
 
         return frame(document([self], graph_at_once([self])), 900)
 

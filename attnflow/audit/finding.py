@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from attnflow.formats import as_written, figure_bytes
+from attnflow.formats import POLICY, as_written, figure_bytes, frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,8 @@ class Finding:
         )
 
     def _repr_html_(self) -> str:
-        return self.to_html()
+        head = f'<!doctype html><html lang="en"><head><meta charset="utf-8">{POLICY}</head>'
+        return frame(f"{head}<body>{self.to_html()}</body></html>", 700)
 
     def _svg(self) -> str:
         if self.draw is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.registry import experiments
-from attnflow.formats import Document, figure_bytes, write_file
+from attnflow.formats import POLICY, Document, figure_bytes, write_file
 
 READING = (
     "Jain & Wallace (2019) read low agreement, small changes under shuffling and easy adversaries as evidence against "
@@ -58,7 +58,7 @@ def to_html(findings: Sequence[Finding], title: str, facts: Mapping[str, Any]) -
     )
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+        f'<meta name="viewport" content="width=device-width">{POLICY}<style>{_STYLE}</style></head><body>'
         f"<h1>{escape(title)}</h1><ul>{facts_list}</ul><h2>In short</h2><ul>{items}</ul><p>{escape(READING)}</p>{body}"
         "</body></html>\n"
     )

@@ -165,7 +165,8 @@ class FlowGraph:
         return text
 
     def _repr_html_(self) -> str:
-        from attnflow.views.html import flow_page, frame
+        from attnflow.formats import frame
+        from attnflow.views.html import flow_page
 
         return frame(flow_page(self), 900)
 

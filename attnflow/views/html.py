@@ -17,6 +17,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from attnflow.flowgraph.records import FlowGraph, Output, settings_line
+from attnflow.formats import POLICY
 from attnflow.relevance import Relevance
 from attnflow.views.colours import tint, weights
 from attnflow.views.names import show, show_line
@@ -63,16 +64,10 @@ def page(results: Sequence[Relevance], title: str = "attnflow") -> str:
     body = Markup("\n").join([heading, _facts(results[0]), *_sections(results), _footer(results)])
     whole = Markup(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n{}\n'
         "<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n{}\n</body>\n</html>\n"
     )
-    return str(whole.format(title, _part("page.css"), body))
-
-
-def frame(document: str, height: int = 480) -> str:
-    """A document inside an iframe of its own, as notebooks show it: styles and ids cannot clash."""
-    whole = Markup('<iframe srcdoc="{}" style="width:100%;height:{}px;border:0" title="attnflow result"></iframe>')
-    return str(whole.format(document, height))
+    return str(whole.format(Markup(POLICY), title, _part("page.css"), body))
 
 
 def highlight(r: Relevance) -> str:

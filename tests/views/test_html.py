@@ -13,9 +13,10 @@ from attnflow import Attention, Relevance, flow, raw, rollout
 from attnflow.errors import ShapeError
 from attnflow.flowgraph import flow_graph
 from attnflow.flowgraph.heads import Room
+from attnflow.formats import frame
 from attnflow.relevance import Report
 from attnflow.tokens import Tokens
-from attnflow.views.html import flow_page, frame, highlight, page
+from attnflow.views.html import flow_page, highlight, page
 from tests.conftest import random_attention
 from tests.pages import data_of
 

@@ -9,9 +9,10 @@ import pytest
 
 from attnflow import Attention, Relevance, flow
 from attnflow.flowgraph import flow_graph
+from attnflow.formats import frame
 from attnflow.scoring.network import network
 from attnflow.tokens import Tokens
-from attnflow.views.html import flow_page, frame
+from attnflow.views.html import flow_page
 from tests.browser import CHROMIUM, launch
 from tests.conftest import random_attention
 
