@@ -15,6 +15,7 @@ from attnflow.commands.explain import explain_command
 from attnflow.commands.models import models_command
 from attnflow.commands.probe import app as probe_app
 from attnflow.errors import AttnFlowError
+from attnflow.tokens import whole_text
 
 app = typer.Typer(
     name="attnflow",
@@ -54,9 +55,11 @@ def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     try:
         app(args=arguments, prog_name="attnflow")
-    except (AttnFlowError, OSError) as error:
+    except (AttnFlowError, OSError, TypeError, UnicodeError) as error:
         if "--debug" in arguments:
             raise
-        # No markup and no wrapping: the message may hold a line to paste.
-        Console(stderr=True, soft_wrap=True).print(f"attnflow: {error}", markup=False, highlight=False, style="red")
+        said = error if isinstance(error, AttnFlowError | OSError) else f"{error} (attnflow --debug … shows where)"
+        # No markup and no wrapping: the message may hold a line to paste. Half of a character cannot be printed.
+        text = whole_text(f"attnflow: {said}")
+        Console(stderr=True, soft_wrap=True).print(text, markup=False, highlight=False, style="red")
         raise SystemExit(2) from None

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from attnflow import files
 from attnflow.errors import FileError, SelectionError
 from attnflow.formats import as_written
+from attnflow.numbers import truth, word
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,6 +107,10 @@ class Comparison:
     def _chosen(self, correlation: str | None, special: bool | None) -> pd.DataFrame:
         """The part of the summary that one table or plot shows."""
         frame = self.to_frame()
+        if correlation is not None:
+            word(correlation, "correlation")
+        if special is not None:
+            truth(special, "special")
         for name, value in (("correlation", correlation), ("special", special)):
             have = list(frame[name].unique())
             # Without special tokens by default: they take most of the attention and would decide the ranking.

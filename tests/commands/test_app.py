@@ -190,3 +190,57 @@ def test_the_help_shows_defaults_that_depend_on_the_input(capsys, command, monke
     assert run(*command, "--help") == 0
     shown = capsys.readouterr().out
     assert "(default: " in shown and "so many" not in shown
+
+
+HOSTILE = ["", "\udcff", "a\0b", "-1", "../../..", "<img src=x>", "[red]x", "é" * 300, "/dev/null", "NaN", "9" * 40]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize("command", [
+    ("explain", "{}", "a text"), ("compare", "{}", "x.csv", "--out", "run"),
+    ("compare", "nowhere", "{}", "--out", "run"), ("audit", "{}", "lstm", "x.csv"),
+    ("audit", "correlation", "lstm", "{}"), ("probe", "verb-number", "{}"), ("models", "{}"), ("{}",),
+    ("explain", "nowhere", "a text", "--out", "{}"), ("explain", "nowhere", "a text", "--position", "{}"),
+    ("compare", "nowhere", "x.csv", "--out", "{}"), ("compare", "nowhere", "x.csv", "--out", "run", "--layers", "{}"),
+    ("audit", "all", "lstm", "x.csv", "--penalties", "{}"), ("audit", "all", "lstm", "x.csv", "--work", "{}"),
+])  # fmt: skip
+def test_hostile_arguments_end_in_one_paragraph(capsys, tmp_path, monkeypatch, command, value):
+    monkeypatch.chdir(tmp_path)
+    code = run(*(part.format(value) for part in command))
+    out, err = capsys.readouterr()
+    assert code == 2 and "Traceback" not in out + err and err.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("a.csv", b"text,label\n\xfc,1\n"), ("a.csv", b"text,label\na,1\nb\n"), ("a.csv", b""), ("a.csv", b"x\ny\n"),
+    ("a.jsonl", b"{"), ("a.parquet", b"PAR1"), ("a.csv.gz", b"x"), ("a.txt", b"\xff"), ("a.csv", b"text,label\n,1\n"),
+])  # fmt: skip
+def test_data_files_that_are_not_data_end_in_one_paragraph(capsys, tmp_path, folder, name, content):
+    (tmp_path / name).write_bytes(content)
+    said = refused(capsys, "compare", folder, str(tmp_path / name), "--out", str(tmp_path / "run"))
+    assert name in said or "column" in said
+    said = refused(capsys, "audit", "uniform", "lstm", str(tmp_path / name), "--label-column", "label",
+                   "--work", str(tmp_path / "work"))  # fmt: skip
+    assert name in said or "column" in said
+
+
+@pytest.mark.parametrize("change", ["cut", "config", "no tokenizer", "code"])
+def test_folders_that_are_no_model_end_in_one_paragraph(capsys, tmp_path, folder, change):
+    import shutil
+
+    path = tmp_path / "model"
+    shutil.copytree(folder, path)
+    weights = next(path.glob("*.safetensors"))
+    if change == "cut":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif change == "config":
+        (path / "config.json").write_text('{"model_type": "<img>"')
+    elif change == "no tokenizer":
+        (path / "tokenizer.json").write_bytes(b"\xff{")
+    else:
+        config = {"model_type": "x", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}
+        (path / "config.json").write_text(json.dumps(config))
+        (path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert "could not be loaded" in refused(capsys, "explain", str(path), "a text")
+    assert not (tmp_path / "ran").exists()
