@@ -25,8 +25,9 @@ def test_markdown_has_verdict_table_and_limits() -> None:
 
 
 def test_html_escapes_everything_and_holds_the_figure() -> None:
-    page = finding()._repr_html_()
+    page = finding().to_html()
     assert "&lt;b&gt;raw" in page and "<b>" not in page and "Only &amp; here." in page and "<svg" in page
+    assert finding()._repr_html_().startswith('<iframe sandbox="allow-scripts" srcdoc="&lt;!doctype')
 
 
 def test_plot_takes_axes_and_leaves_no_pyplot_state() -> None:

@@ -90,7 +90,7 @@ def test_another_run_in_the_folder_is_refused(data, tmp_path):
 
 
 def test_a_recipe_checks_its_numbers():
-    with pytest.raises(AttnFlowError, match="epochs=0, and at least 1"):
+    with pytest.raises(AttnFlowError, match="epochs=0, but at least 1"):
         Recipe(epochs=0)
     with pytest.raises(AttnFlowError, match="rate=0, and a learning rate is above 0"):
         Recipe(rate=0)

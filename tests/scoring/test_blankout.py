@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -244,7 +246,7 @@ def test_images_that_are_not_made_of_patches_are_refused():
 
 
 def test_an_unknown_token_that_is_the_end_token_is_no_blank():
-    tok = tokenizer()
+    tok = copy.deepcopy(tokenizer())
     tok.unk_token, tok.mask_token = tok.eos_token or tok.sep_token, None
     tok.eos_token = tok.unk_token
     found = blankout(tiny("llama"), tok, [3, 7, 8, 9])
