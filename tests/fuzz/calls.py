@@ -7,6 +7,7 @@ that is not finite where it should be, a call that does not end.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
 import sys
@@ -80,7 +81,7 @@ def limited(seconds: int = SECONDS) -> Iterator[None]:
 def outcome(call: Call) -> tuple[str, str]:
     """("result", "refused" or "violation", what happened)."""
     try:
-        with limited(), warnings.catch_warnings():
+        with limited(), contextlib.chdir(folder()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = call.function(*call.arguments, **call.options)
     except AttnFlowError as error:
@@ -133,8 +134,10 @@ def whole_correlation(found: Any) -> bool:
 
 @functools.cache
 def folder() -> Path:
-    """Where calls may write."""
-    return Path(tempfile.mkdtemp(prefix="attnflow-fuzz-"))
+    """Where calls may write: deep, so that a path that leads up stays inside too."""
+    deep = Path(tempfile.mkdtemp(prefix="attnflow-fuzz-")) / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    return deep
 
 
 ints = st.integers(-4, 4)
