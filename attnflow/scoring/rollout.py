@@ -72,6 +72,34 @@ def rollout(
     >>> r.scores[-1]
     array([[0.5, 0.5],
            [0.5, 0.5]])
+
+    Two layers of three tokens: all outputs, one layer, one output, one number per input.
+
+    >>> weights = [[[0.8, 0.2, 0.0], [0.1, 0.6, 0.3], [0.5, 0.0, 0.5]]] * 2
+    >>> rollout(weights).scores.shape, rollout(weights, layer=-1).scores.shape
+    ((2, 3, 3), (1, 3, 3))
+    >>> rollout(weights, position=-1).scores.shape
+    (2, 3)
+    >>> last = rollout(weights, layer=-1, position=-1, tokens=["the", "key", "is"])
+    >>> last.scores.round(4)
+    array([[0.4125, 0.025 , 0.5625]])
+    >>> [(token, round(score, 4)) for token, score in last.top(2)]
+    [('is', 0.5625), ('the', 0.4125)]
+
+    Without a residual it is the plain product of the matrices; with more of it, a token keeps more of itself.
+
+    >>> rollout(weights, layer=-1, position=-1, residual="none").scores.round(3)
+    array([[0.65, 0.1 , 0.25]])
+    >>> rollout(weights, layer=-1, position=-1, residual=0.9).scores.round(3)
+    array([[0.096, 0.001, 0.902]])
+
+    Heads ``[layers, heads, n, n]`` are averaged first, or brought down in another way.
+
+    >>> heads = [[[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]]]
+    >>> rollout(heads, residual="none").scores[0], rollout(heads, residual="none", heads=1).scores[0]
+    (array([[0.5, 0.5],
+           [0.5, 0.5]]), array([[0., 1.],
+           [1., 0.]]))
     """
 
     kinds: dict[str, Any] = {"edges": edges, **explained_at(source, edges, position), **measured(source, residual)}

@@ -82,6 +82,27 @@ def flow(
     >>> f.scores[-1]
     array([[0.75, 0.75],
            [0.75, 0.75]])
+
+    Two layers of three tokens: all outputs, one layer, one output, one number per input.
+
+    >>> weights = [[[0.8, 0.2, 0.0], [0.1, 0.6, 0.3], [0.5, 0.0, 0.5]]] * 2
+    >>> flow(weights).scores.shape, flow(weights, layer=-1).scores.shape, flow(weights, position=-1).scores.shape
+    ((2, 3, 3), (1, 3, 3), (2, 3))
+    >>> last = flow(weights, layer=-1, position=-1, tokens=["the", "key", "is"])
+    >>> last.scores.round(3)
+    array([[0.5 , 0.1 , 0.75]])
+    >>> [(token, round(score, 3)) for token, score in last.top(2)]
+    [('is', 0.75), ('the', 0.5)]
+
+    Each input has a flow of its own, so a row does not sum to one unless it is asked to.
+
+    >>> flow(weights, layer=-1, position=-1, normalize=True).scores.round(3)
+    array([[0.37 , 0.074, 0.556]])
+
+    At the first layer flow is the weight itself, here without a residual.
+
+    >>> flow(weights, layer=0, position=1, residual="none").scores
+    array([[0.1, 0.6, 0.3]])
     """
     _check(backend, certify, tolerance)
 
