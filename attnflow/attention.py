@@ -52,6 +52,7 @@ class Block:
             r = ‖other positions‖ / (‖other positions‖ + ‖own position‖) (Kobayashi et al. 2021, section 4.2). The share
             of the residual is 1 − r. In a cross block of edges that hold the residual it is the share of the encoder's
             positions, whose rows sum to one; the rest is the decoder's own position, which has no column.
+        rows: where only some output positions were captured, their numbers; ``queries`` names them.
     """
 
     weights: tuple[Array, ...]
@@ -63,6 +64,7 @@ class Block:
     depth: int = 0
     gradients: tuple[Array, ...] | None = None
     mixing: tuple[Array, ...] | None = None
+    rows: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.layers):
@@ -227,7 +229,7 @@ class Attention:
             blocks[name] = {
                 "layers": b.layers, "queries": b.queries.to_dict(), "keys": b.keys.to_dict(), "causal": b.causal,
                 "modules": b.modules, "depth": b.depth, "gradients": b.gradients is not None,
-                "mixing": b.mixing is not None,
+                "mixing": b.mixing is not None, "rows": b.rows,
             }  # fmt: skip
         header = {
             "blocks": blocks, "heads": self.heads, "route": self.route, "model": self.model,
@@ -284,6 +286,7 @@ def _loaded_block(name: str, saved: Mapping[str, Any], arrays: Mapping[str, Arra
         depth,
         part("gradients", (2, 3)) if saved["gradients"] else None,
         part("mixing", (1,)) if saved.get("mixing") else None,
+        None if saved.get("rows") is None else wholes(saved["rows"], "rows"),
     )
 
 
@@ -360,6 +363,9 @@ def is_causal(block: Block) -> bool:
     n = len(block.queries)
     if n < 2 or any(w.shape[-2:] != block.weights[0].shape[-2:] for w in block.weights):
         return False
+    if block.rows is not None:
+        ahead = np.arange(len(block.keys) - block.sink)[None] > np.array(block.rows)[:, None]
+        return not any(w[..., : ahead.shape[1]][..., ahead].any() for w in block.weights)
     return not any(np.triu(w[..., :n], 1).any() for w in block.weights)
 
 

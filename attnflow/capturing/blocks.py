@@ -12,7 +12,7 @@ import torch
 from attnflow.attention import RESIDUAL_INSIDE, Attention, Block, is_causal, with_sink
 from attnflow.capturing.session import Record
 from attnflow.capturing.survey import Survey
-from attnflow.capturing.towers import Tower, towers
+from attnflow.capturing.towers import Tower, beside_text, towers
 from attnflow.errors import CaptureError, WeightsError
 from attnflow.inputs.naming import image_tokens
 from attnflow.rows import divided, slack_of, with_rest
@@ -24,7 +24,7 @@ class Frame:
     """What is known about the positions of one run, whoever ran the model.
 
     ``tokens`` and ``positions`` are those of the main sequence, of padded length ``length``; the decoder's
-    likewise. Lengths of 0 say that nothing is known.
+    likewise. Lengths of 0 say that nothing is known. ``rows``, for one example: the only output positions wanted.
     """
 
     batch: int
@@ -37,6 +37,7 @@ class Frame:
     pixels: tuple[int, ...] = ()
     config: Any = None
     survey: Survey | None = None
+    rows: tuple[int, ...] | None = None
 
     def skipped(self, tower: Tower) -> set[int]:
         """Layers of a tower that do attend, whether or not they were asked for."""
@@ -95,6 +96,8 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
         return
     for example in range(frame.batch):
         rows, columns = _axes(tower, first, frame, example, parts)
+        if frame.rows is not None and _counts(tower, frame, first, parts):
+            rows = rows.only(frame.rows)
         matrices, gradients, ratios = [], [], []
         for record in tower.records:
             if record.mixing is not None:
@@ -111,7 +114,7 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
             tuple(weights), tuple(tower.layers), rows.tokens, keys, False,
             tuple(r.call.name for r in tower.records), tower.depth,
             tuple(gradients) if len(gradients) == len(matrices) else None,
-            tuple(ratios) if len(ratios) == len(matrices) else None,
+            tuple(ratios) if len(ratios) == len(matrices) else None, rows.some,
         )  # fmt: skip
         block = replace(block, causal=tower.kind == "self" and is_causal(block))
         if _merged(tower, first, frame) or "Merged" in type(first.site.module).__name__:
@@ -129,6 +132,12 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
 class _Axis:
     tokens: Tokens
     kept: tuple[int, ...] | None
+    some: tuple[int, ...] | None = None
+
+    def only(self, rows: tuple[int, ...]) -> _Axis:
+        """These of its positions."""
+        kept = rows if self.kept is None else tuple(self.kept[r] for r in rows)
+        return _Axis(self.tokens.take(rows), kept, rows)
 
 
 def _axes(tower: Tower, record: Record, frame: Frame, example: int, parts: int) -> tuple[_Axis, _Axis]:
@@ -148,6 +157,12 @@ def _axes(tower: Tower, record: Record, frame: Frame, example: int, parts: int) 
     if record.keys == record.queries:
         return rows, rows
     return rows, _axis(tower, frame, example, record.keys, parts, tower.decodes)
+
+
+def _counts(tower: Tower, frame: Frame, record: Record, parts: int) -> bool:
+    """Whether the rows of a tower are the output positions that ``frame.rows`` are of."""
+    length = frame.decoder_length or frame.length or record.queries
+    return parts == 1 and record.queries == length and not beside_text(record.call.tower, frame.decoder_length > 0)
 
 
 def _merged(tower: Tower, record: Record, frame: Frame) -> bool:
@@ -184,7 +199,7 @@ def _cut(
         places = [(record.call.origin or range(own.stop))[i] - own.start for i in own]
         return _apart(weights[own.start : own.stop].numpy(), extra, places)
     one = weights[example if weights.shape[0] > 1 else 0].numpy()
-    if rows is not None and len(rows) != record.queries:
+    if rows is not None and record.rows is None and len(rows) != record.queries:
         one = one[..., list(rows), :]
     if columns is not None and len(columns) != record.keys:
         one = one[..., [*columns, *range(record.keys, record.keys + extra)]]
@@ -197,7 +212,7 @@ def _rows_of(ratios: torch.Tensor, example: int, parts: int, rows: Any, record: 
     if parts > 1:
         return one[example * parts : (example + 1) * parts].reshape(-1).numpy()
     row = one[example if len(one) > 1 else 0].numpy()
-    return row[list(rows)] if rows is not None and len(rows) != record.queries else row
+    return row[list(rows)] if rows is not None and record.rows is None and len(rows) != record.queries else row
 
 
 def _apart(parts: np.ndarray[Any, Any], extra: int, places: Sequence[int]) -> np.ndarray[Any, Any]:

@@ -14,6 +14,7 @@ from attnflow.attention import Attention, check_edges
 from attnflow.capturing import gradient_edges
 from attnflow.capturing import gradients as grads
 from attnflow.capturing import outputs as returned
+from attnflow.capturing import rows as some
 from attnflow.capturing.bands import FAMILIES, REPLACING
 from attnflow.capturing.blocks import Frame, assemble
 from attnflow.capturing.context import Taken, assemble_runs
@@ -62,6 +63,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     route: Route = "auto",
     block: int | None = None,
     mixing: bool = False,
+    rows: int | Sequence[int] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> Attention | list[Attention] | Taken:
     """The attention of ``model`` on ``text``: the model is run once and left exactly as it was.
@@ -101,6 +103,10 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         route: "auto", or only one of "interface", "tap", "output_attentions".
         block: number of query rows computed at a time.
         mixing: also keep the mixing ratio of each output position (Kobayashi et al. 2021).
+        rows: only these output positions (negative numbers count from the end; the decoder's, where there is one). The
+            model's own kernel computes the output and no matrix of n × n is made where the model attends by sdpa
+            through transformers' interface: for inputs too long to keep, or compute, all rows. ``raw`` and ``direct``
+            read such an attention; other towers (an encoder, vision) are kept whole. A list of texts is run one by one.
 
     >>> from transformers import BertConfig, BertModel
     >>> small = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, vocab_size=30)
@@ -118,6 +124,16 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
             "The text comes third:  capture(model, tokenizer, text)"
         )
     differentiates = gradients is not None and gradients is not False
+    if rows is not None:
+        some.refuse(1, text is None and inputs is None, differentiates, replace is not None)
+        if isinstance(text, list) and text and all(isinstance(t, str) for t in text):
+            chosen: dict[str, Any] = {
+                "inputs": inputs, "heads": heads, "layers": layers, "dtype": dtype, "device": device, "sinks": sinks,
+                "edges": edges, "target": target, "position": position, "route": route, "block": block,
+                "mixing": mixing, "rows": rows, "max_new_tokens": max_new_tokens,
+            }  # fmt: skip
+            its = text_target if isinstance(text_target, list | tuple) else [text_target] * len(text)
+            return [capture(module, tokenizer, t, text_target=o, **chosen) for t, o in zip(text, its, strict=True)]
     if differentiates:
         heads = "all"
     _check(sinks, route, block)
@@ -128,7 +144,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     found = _survey(module, route)
     session = Session(
         found, reduction, layers=_layers(layers, found), block=block, replace=replace,
-        gradients=differentiates or by_gradient, route=route,
+        gradients=differentiates or by_gradient, route=route, whole_rows=edges in ("gradient", "value_zeroing"),
     )  # fmt: skip
     session.watch = watch(module, session, edges, mixing)
     kind = str(reduction.dtype).removeprefix("torch.")
@@ -139,6 +155,8 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         return Taken(module, tokenizer, session, sinks, settings, edges)
     given = encode(module, tokenizer, text, inputs=inputs, text_target=text_target, max_new_tokens=max_new_tokens)
     settings |= given.settings
+    if rows is not None:
+        settings["rows"] = _limit(session, given, rows)
     said: list[dict[str, Any]] = []
     if by_gradient:
         session.explains = gradient_edges.explained(module, tokenizer, given, target, position, said)
@@ -146,7 +164,10 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     if len({r.call.run for r in records}) > 1:
         # A wrapper ran the model more than once: what each of these runs was given names its positions.
         return assemble_runs(module, tokenizer, session, sinks, settings, [*given.notes, *notes], edges)
-    frame = dataclasses.replace(frame_of(module, given), survey=None if session.layers is None else found)
+    frame = dataclasses.replace(
+        frame_of(module, given), survey=None if session.layers is None else found,
+        rows=None if rows is None else tuple(settings["rows"]),
+    )  # fmt: skip
     taken = assemble(
         records, frame, sinks=sinks, heads=reduction.heads, model=name_of(module), settings=settings,
         notes=[*given.notes, *notes], edges=edges,
@@ -155,6 +176,23 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         taken = [dataclasses.replace(a, settings={**a.settings, **one}) for a, one in zip(taken, said, strict=True)]
     one = given.single or text is None or isinstance(text, Mapping)
     return taken[0] if one and len(taken) == 1 else taken
+
+
+def _outputs(given: Inputs) -> int:
+    """How many output positions there are: the decoder's, where there is one."""
+    named = given.decoder_tokens if given.decoder_tokens else given.tokens
+    return len(named[0])
+
+
+def _limit(session: Session, given: Inputs, rows: int | Sequence[int]) -> list[int]:
+    """Tell the session where the rows that were asked for are in the padded row of one text; the rows."""
+    some.refuse(len(given), False, False, False)
+    two = bool(given.decoder_tokens)
+    places = (given.decoder_positions if two else given.positions) or ()
+    length = int(given.batch["decoder_input_ids"].shape[1]) if two else given.length or len(given.tokens[0])
+    wanted = some.chosen(rows, _outputs(given))
+    session.rows, session.row_length, session.two_towers = tuple(places[0][r] for r in wanted), length, two
+    return list(wanted)
 
 
 def run(

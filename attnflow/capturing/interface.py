@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from attnflow.capturing import gradient_edges, plain
+from attnflow.capturing import gradient_edges, plain, rows
 from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.session import Call, Lazy, Record, Session, watching
 from attnflow.capturing.survey import Eager, Site, class_of, consumed, own_eager
@@ -100,6 +100,8 @@ def attend(
                 out, weights = swapped(eager, call, weights, changed, module, query, key, value, mask, *args, **kwargs)
         _keep_whole(session, site, call, weights, query.dtype)
         return out, weights if session.want_weights else None
+    if not args and session.wants(call) and rows.limited(session, site, query):
+        return _some_rows(session, site, call, eager, module, query, key, value, mask, **kwargs), None
     if session.watch is not None and session.wants(call):
         return _watched(session, site, call, eager, module, query, key, value, mask, *args, **kwargs), None
     if session.lazy is not None and not args:
@@ -116,6 +118,25 @@ def attend(
     if kept is not None:
         _keep(session, site, call, kept, query.shape[-2], key.shape[-2], query.dtype)
     return out, None
+
+
+def _some_rows(
+    session: Session, site: Site, call: Call, eager: Eager, module: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any,
+) -> Any:  # fmt: skip
+    """The output of one call, of which only the weights of some rows are kept."""
+    if plain.usable(eager, module, query, key, value, mask, (), kwargs):
+        scaling = kwargs.get("scaling")
+        out, _ = plain.attention(module, query, key, value, mask, scaling, None, session.block, session.plans)
+    else:
+        out, _ = _in_blocks(session, call, eager, module, query, key, value, mask, keep=False, **kwargs)
+    wanted = session.rows or ()
+    if not _sliceable(eager, kwargs, query.shape[-2]):
+        weights = _four(eager(module, query, key, value, mask, **kwargs)[1].detach(), query)[:, :, list(wanted)]
+    else:
+        weights = rows.weights_of(eager, module, query, key, value, mask, kwargs, wanted, False)
+    rows.record(session, site, call, weights, value, out, query, wanted)
+    return out
 
 
 def _watched(
@@ -168,15 +189,17 @@ def _as_loaded(module: Any, query: torch.Tensor, key: torch.Tensor, mask: Any, k
 
 def _in_blocks(
     session: Session, call: Call, eager: Eager, module: Any,
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, *args: Any, **kwargs: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, *args: Any, keep: bool = True,
+    **kwargs: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The model's own eager function, a block of query rows at a time: heads × block × keys are held at once."""
+    keep = keep and session.wants(call) and session.lazy is None
     rows = query.shape[-2] if query.ndim == 4 else 0
     size = plain.block_rows(query, key, session.block) if query.ndim == 4 and key.ndim == 4 else 0
     if not 0 < size < rows or not _sliceable(eager, kwargs, rows):
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)
         _check_mixture(session, module, out, weights, value)
-        keep = weights is not None and session.wants(call) and session.lazy is None
+        keep = keep and weights is not None
         return out, session.reduction.whole(_four(weights, query)) if keep else None
     outs: list[torch.Tensor] = []
     kept = None
@@ -186,11 +209,11 @@ def _in_blocks(
         out, weights = eager(module, query[:, :, start:stop], key, value, _rows(mask, start, stop, rows), *args, **part)
         if weights is None or weights.ndim != 4 or out.ndim != 4 or out.shape[1] != stop - start:
             out, weights = eager(module, query, key, value, mask, *args, **kwargs)
-            keep = weights is not None and session.wants(call) and session.lazy is None
+            keep = keep and weights is not None
             return out, session.reduction.whole(_four(weights, query)) if keep else None
         _check_mixture(session, module, out, weights, value)
         outs.append(out)
-        if session.wants(call) and session.lazy is None:
+        if keep:
             if kept is None:
                 kept = session.reduction.buffer(
                     weights.shape[0], weights.shape[1], rows, weights.shape[-1], weights.device

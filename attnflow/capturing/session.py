@@ -91,6 +91,7 @@ class Record:
         mixture: for gradient edges, what they are computed from, until the gradient is there.
         mixing: ``[batch, queries]``: the mixing ratio of each output position, where the layer was decomposed.
         error: how far the sum of the layer's parts is from what the model computed, relative to its size.
+        rows: the queries that ``weights`` has rows of, where those are not all.
     """
 
     call: Call
@@ -106,6 +107,7 @@ class Record:
     mixture: Mixture | None = None
     mixing: torch.Tensor | None = None
     error: float | None = None
+    rows: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +122,7 @@ class Lazy:
     value: torch.Tensor
     mask: torch.Tensor | None
     options: dict[str, Any]
+    causal: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,8 +158,12 @@ class Watch(Protocol):
         values: torch.Tensor,
         out: torch.Tensor,
         query: torch.Tensor,
+        rows: tuple[int, ...] | None = None,
     ) -> None:
-        """A call through transformers' interface, with the output ``[batch, queries, heads, width]``."""
+        """A call through transformers' interface, with the output ``[batch, queries, heads, width]``.
+
+        ``rows``: the queries that there are weights of, where those are not all.
+        """
 
     def weighed(self, call: Call, site: Site, weights: torch.Tensor, four: torch.Tensor) -> None:
         """A softmax, whose values are not known yet; ``four`` are its weights as [batch, heads, queries, keys]."""
@@ -188,6 +195,8 @@ class Session:
 
     ``explains``, for gradient edges: the function of the model's outputs ``[batch]`` whose gradient is taken.
     ``again``, where a layer is run again: the output that a call of attention is to give; None if it is computed.
+    ``rows``: the only queries, of ``row_length``, whose weights are wanted; ``whole_rows`` where all have to be
+    computed for them. ``two_towers``: the model is an encoder-decoder.
     """
 
     survey: Survey
@@ -204,6 +213,10 @@ class Session:
     lazy: list[Lazy] | None = None
     watch: Watch | None = None
     again: Callable[[Site], torch.Tensor | None] | None = None
+    rows: tuple[int, ...] | None = None
+    row_length: int = 0
+    whole_rows: bool = False
+    two_towers: bool = False
 
     def __post_init__(self) -> None:
         self.records: list[Record] = []

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnflow.capturing import bands, boundaries, interface, registered
+from attnflow.capturing import bands, boundaries, interface, registered, rows
 from attnflow.capturing.session import ACTIVE, Session, watching
 from attnflow.capturing.survey import Site
 from attnflow.inputs import running
@@ -103,7 +103,9 @@ def _switch(model: nn.Module, session: Session, stack: ExitStack, eager: bool, h
         session.implementations = {id(c): getattr(c, _IMPLEMENTATION) for c in configs(model)}
         own = {n for c in configs(model) if (n := loaded_with(c)) and registered.own_function(n) is not None}
         stack.enter_context(registered.installed(sorted(own)))
-        stack.enter_context(_implementation(model, "eager"))
+        kernel = rows.kept_by(session.survey, [loaded_with(c) for c in configs(model)], session)
+        stack.enter_context(rows.standing_in(kernel))
+        stack.enter_context(_implementation(model, "eager", rows.KERNEL if kernel else None))
     stack.enter_context(listening(model, session) if hooks else _same_hooks(model))
     stack.enter_context(interface.installed())
 
@@ -131,9 +133,14 @@ def configs(model: nn.Module) -> list[Any]:
 
 
 @contextmanager
-def _implementation(model: nn.Module, name: str) -> Iterator[None]:
-    """Two models may share a config, so the first to come switches it and the last to go puts it back."""
-    mine = [c for c in configs(model) if registered.own_function(loaded_with(c)) is None]
+def _implementation(model: nn.Module, name: str, but: str | None = None) -> Iterator[None]:
+    """Switch all configs but those of one implementation.
+
+    Two models may share a config, so the first to come switches it and the last to go puts it back.
+    """
+    mine = [
+        c for c in configs(model) if registered.own_function(n := loaded_with(c)) is None and (but is None or n != but)
+    ]
     entered: list[Any] = []
     try:
         with _guard:

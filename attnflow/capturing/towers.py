@@ -213,5 +213,14 @@ def _label(path: str, paths: set[str], crossed: set[str], two: bool) -> str:
     return path.removesuffix(".layers") or "self"
 
 
+def beside_text(path: str, two: bool) -> bool:
+    """True for a tower whose rows are not the output positions of text: vision, audio, an encoder before a decoder.
+
+    >>> beside_text("model.encoder.layers", True), beside_text("model.layers", False)
+    (True, False)
+    """
+    return _looks(path) in ("vision", "audio", "qformer") or (two and not _part(path, "decoder"))
+
+
 def _looks(path: str) -> str:
     return next((label for label, pattern in _KINDS if pattern.search(path)), "")

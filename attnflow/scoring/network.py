@@ -188,6 +188,12 @@ def network(attention: Attention, residual: Residual = None, start_layer: int = 
     array([[0.2, 0.8],
            [1. , 0. ]])
     """
+    some = next((b for b in attention.blocks.values() if b.rows is not None), None)
+    if some is not None:
+        raise SelectionError(
+            f"This attention holds {len(some.queries)} rows of {len(some.keys)} positions, and paths lead through all "
+            "of them. Capture without rows=, or look at these rows alone:  direct(attention)"
+        )
     done = residual_of(attention, residual)
     # Only gradient edges have rows of any sum: all others sum to one, up to rounding.
     added = isinstance(done, str) and (done == "add" or (done == "none" and attention.edges == "gradient"))

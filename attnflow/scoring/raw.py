@@ -142,7 +142,8 @@ def _two_towers(attention: Attention) -> tuple[F64, Tokens, Tokens, tuple[int, .
         if number in across:
             out[i, :, :n] = 0.5 * across[number]
         if number in shares:
-            own = np.arange(len(decoder.queries))
+            rows = np.arange(len(decoder.queries))
+            own = rows if decoder.rows is None else np.array(decoder.rows)
             out[i, :, :n] *= 1 - shares[number][:, None]
-            out[i, own, n + own] += 0.5 * shares[number]
+            out[i, rows, n + own] += 0.5 * shares[number]
     return out, join(cross.keys, decoder.keys), decoder.queries, decoder.layers

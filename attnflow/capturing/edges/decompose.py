@@ -56,9 +56,10 @@ class Decomposition:
         values: torch.Tensor,
         out: torch.Tensor,
         query: torch.Tensor,
+        rows: tuple[int, ...] | None = None,
     ) -> None:
         """A call through transformers' interface."""
-        self.trace.begin(call, site, weights, values, out, query, self._kept(weights), self._past(call))
+        self.trace.begin(call, site, weights, values, out, query, self._kept(weights), self._past(call), rows)
 
     def weighed(self, call: Call, site: Site, weights: torch.Tensor, four: torch.Tensor) -> None:
         """A softmax; the values are found where the weights are multiplied with them."""
@@ -96,8 +97,13 @@ class Decomposition:
         with torch.no_grad():
             try:
                 n, m = opened.weights.shape[-2:]
+                rows = None
+                if opened.rows is not None:
+                    n, rows = opened.positions, torch.tensor(opened.rows, device=opened.weights.device)
                 own = own_positions(opened.call, opened.site, n, m, opened.past, opened.weights.device)
-                found = parts.evaluate(opened.weights, opened.values, opened.out, own, steps, t, view)
+                own = own if own is None or rows is None else own[rows]
+                whole = None if rows is None else (rows, n)
+                found = parts.evaluate(opened.weights, opened.values, opened.out, own, steps, t, view, whole)
             except Unsupported as error:
                 raise self._refusal(opened, str(error)) from error
             if found.error > limit(t.dtype):
@@ -126,8 +132,8 @@ class Decomposition:
         size = found.sizes
         self.session.keep(
             Record(
-                opened.call, opened.site, weights, size.positions, size.inputs, source, precision,
-                mixing=ratio, error=found.error,
+                opened.call, opened.site, weights, size.positions if opened.rows is None else opened.positions,
+                size.inputs, source, precision, mixing=ratio, error=found.error, rows=opened.rows,
             )
         )  # fmt: skip
 

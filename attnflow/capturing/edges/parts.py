@@ -10,7 +10,7 @@ Rows are output positions, columns input positions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -120,16 +120,18 @@ def evaluate(
     chain: Sequence[Step],
     y: torch.Tensor,
     view: View,
+    whole: tuple[torch.Tensor, int] | None = None,
 ) -> Parts:
     """Apply the steps of a chain, one after the other, to the sum of the parts and to what makes a part of a value.
 
     ``out`` is what attention gave, where it may be more than weights × values; ``y`` is the model's tensor at the end.
+    ``whole``, where ``weights`` and ``own`` are those of some rows: (these rows, the number of all positions).
     """
     wide = torch.float64 if weights.dtype == torch.float64 else torch.float32
     weights, values = weights.to(wide), values.to(wide)
     batch, heads, n, m = weights.shape
     sizes = Sizes(batch, heads, n, m, heads * values.shape[-1])
-    state = _State(Parts(weights, values, own, sizes), wide)
+    state = _State(Parts(weights, values, own, sizes), wide, whole)
     if out is not None:
         state.scaled_after(out)
     for step in chain:
@@ -141,11 +143,13 @@ class _State:
     """The chain so far: what a part goes through is in ``parts``; ``rest`` and ``beside`` are added to the parts.
 
     ``own`` is the model's tensor of attention's part at the place where the residual joined, as long as nothing
-    changed since then.
+    changed since then. ``all`` are the sizes of the model's own tensors, ``rows`` those of their positions that count.
     """
 
-    def __init__(self, parts: Parts, wide: torch.dtype) -> None:
+    def __init__(self, parts: Parts, wide: torch.dtype, whole: tuple[torch.Tensor, int] | None = None) -> None:
         self.parts, self.wide = parts, wide
+        self.rows = None if whole is None else whole[0]
+        self.all = parts.sizes if whole is None else replace(parts.sizes, positions=whole[1])
         self.width = parts.sizes.width
         self.rest: torch.Tensor | None = None
         self.beside: torch.Tensor | None = None
@@ -156,7 +160,8 @@ class _State:
         """Fold a factor of each head and position into the weights: a sink outside the softmax, as in granite_swa."""
         size = self.parts.sizes
         shape = (size.batch, size.positions, size.heads, -1)
-        mine, model = _mixed(self.parts), out.to(self.wide).reshape(size.batch, size.positions, -1)
+        mine = _mixed(self.parts)
+        model = self._picked(out.reshape(size.batch, self.all.positions, -1)).to(self.wide)
         if _distance(mine, model) < LIMIT_OUT:
             return
         mine, model = mine.view(shape), model.view(shape)
@@ -169,7 +174,8 @@ class _State:
         if isinstance(step, Linear):
             self._linear(step.weight.to(self.wide), step.bias)
         elif isinstance(step, Scale):
-            self._scale(*factor_kind(step.factor, step.view, self.parts.sizes))
+            kind, factor = factor_kind(step.factor, step.view, self.all)
+            self._scale(kind, factor if kind in ("number", "channel") else self._picked(factor))
         elif isinstance(step, Centre):
             self._centre()
         elif isinstance(step, Norm):
@@ -179,7 +185,8 @@ class _State:
 
     def close(self, y: torch.Tensor, view: View) -> Parts:
         """The parts, and how far their sum is from ``y``."""
-        parts, present = self.parts, view.present(self.parts.sizes.batch, self.parts.sizes.positions)
+        parts, present = self.parts, view.present(self.all.batch, self.all.positions)
+        present = None if present is None else self._picked(present)
         self._projected()
         attention = parts.attention()
         parts.y = self._canonical(y, view)
@@ -192,7 +199,11 @@ class _State:
         return parts
 
     def _canonical(self, x: Any, view: View) -> torch.Tensor:
-        return view.canonical(x, self.parts.sizes.batch, self.parts.sizes.positions).to(self.wide)
+        return self._picked(view.canonical(x, self.all.batch, self.all.positions)).to(self.wide)
+
+    def _picked(self, x: torch.Tensor) -> torch.Tensor:
+        """``[B, n, …]`` of all positions → of those that count."""
+        return x if self.rows is None else x[:, self.rows]
 
     def _each(self, function: Any) -> None:
         """Apply a linear function to all that is added to attention's parts."""

@@ -81,6 +81,7 @@ class ValueZeroing:
         values: torch.Tensor,
         out: torch.Tensor,
         query: torch.Tensor,
+        rows: tuple[int, ...] | None = None,
     ) -> None:
         """A call through transformers' interface."""
         self._note(call, site, weights, values, out, "interface")

@@ -52,6 +52,8 @@ class Open:
         values: ``[B, H or a divisor, m, width]``.
         out: what attention gave, ``[B, n, H, width]``; None if it is weights × values by construction.
         kept: the weights in the form in which a capture keeps them.
+        rows: the output positions that ``weights`` has rows of, where those are not all.
+        positions: the number of all output positions.
         closed: True as soon as its chain is complete.
         lost: the first operation that could not be followed, in words.
         last: the tensor that joined it to the stream, for models that end there.
@@ -67,6 +69,8 @@ class Open:
     values: torch.Tensor | None = None
     out: torch.Tensor | None = None
     kept: torch.Tensor | None = None
+    rows: tuple[int, ...] | None = None
+    positions: int = 0
     closed: bool = False
     lost: str = ""
     last: tuple[torch.Tensor, Form] | None = None
@@ -177,12 +181,14 @@ class Trace(TorchFunctionMode):
 
     def begin(
         self, call: Call, site: Site, weights: torch.Tensor, values: torch.Tensor, out: torch.Tensor,
-        query: torch.Tensor, kept: torch.Tensor | None = None, past: int = 0,
+        query: torch.Tensor, kept: torch.Tensor | None = None, past: int = 0, rows: tuple[int, ...] | None = None,
     ) -> None:  # fmt: skip
-        """Follow ``out`` [B, n, H, width] = ``weights`` [B, H, n, m] × ``values``."""
+        """Follow ``out`` [B, n, H, width] = ``weights`` [B, H, n, m] × ``values``, of which there may be some rows."""
         opened = self._open(call, site, query, past)
         opened.weights, opened.values, opened.out, opened.kept = weights, values, out, kept
-        batch, heads, n, _ = weights.shape
+        batch, heads = weights.shape[:2]
+        n = weights.shape[2] if rows is None else query.shape[-2]
+        opened.rows, opened.positions = rows, n
         if values.ndim != 4 or out.numel() != batch * n * heads * values.shape[-1] or out.shape[:2] != (batch, n):
             opened.lost = f"attention that gives {tuple(out.shape)} of weights {tuple(weights.shape)}"
             return
@@ -557,7 +563,8 @@ def _moved(op: _Operation, form: Form, out: torch.Tensor, number: int | None) ->
 
 def _width(form: Form) -> int:
     assert form.open.weights is not None
-    return math.prod(form.view.shape) // (form.open.weights.shape[0] * form.open.weights.shape[2])
+    positions = form.open.weights.shape[2] if form.open.rows is None else form.open.positions
+    return math.prod(form.view.shape) // (form.open.weights.shape[0] * positions)
 
 
 def _whole(where: torch.Tensor, width: int) -> bool:

@@ -1,0 +1,207 @@
+"""Weights of some output positions only: the model's own kernel computes the output, as it was loaded.
+
+For a long input the matrices of all positions are what does not fit. Where a model attends through transformers'
+interface with sdpa, the kernel stays, no mask of n × n is made for it that it would not make by itself, and beside it
+the model's own eager function is called with the queries of the wanted rows. Rows are queries, columns keys.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnflow.capturing import plain
+from attnflow.capturing.reduce import Reduction
+from attnflow.capturing.session import Call, Lazy, Record, Session, watching
+from attnflow.capturing.survey import Eager, Site, Survey, class_of, own_eager
+from attnflow.capturing.towers import beside_text
+from attnflow.errors import InputError, SelectionError
+from attnflow.numbers import wholes
+
+KERNEL = "sdpa"
+"""The one implementation of transformers' that computes the output by itself and leaves the rows to us."""
+
+_guard = threading.RLock()
+_users = 0
+_before: Any = None
+
+
+def kept_by(found: Survey, loaded: Sequence[str | None], session: Session) -> bool:
+    """True if the model may keep its kernel: every module asks the interface, and nothing needs more than rows."""
+    every = all(s.eager is not None and not s.taps for s in found.sites.values())
+    plain_run = session.replace is None and not session.gradients and session.route in ("auto", "interface")
+    return every and plain_run and session.rows is not None and not session.whole_rows and KERNEL in loaded
+
+
+@contextmanager
+def standing_in(active: bool) -> Iterator[None]:
+    """Call the kernel as always, and take the rows beside it."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if not active:
+        yield
+        return
+    global _users, _before
+    local = ALL_ATTENTION_FUNCTIONS._local_mapping
+    with _guard:
+        if _users == 0:
+            _before = local.get(KERNEL)
+            local[KERNEL] = _beside(ALL_ATTENTION_FUNCTIONS[KERNEL])
+        _users += 1
+    try:
+        yield
+    finally:
+        with _guard:
+            _users -= 1
+            if _users == 0 and _before is None:
+                local.pop(KERNEL, None)
+            elif _users == 0:
+                local[KERNEL] = _before
+
+
+def _beside(function: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatch(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+        session = watching(module)
+        site = session.survey.sites.get(id(module)) if session is not None else None
+        if session is None or site is None or session.quiet:
+            return function(module, query, key, value, mask, *args, **kwargs)
+        session.quiet = True
+        try:
+            made = function(module, query, key, value, mask, *args, **kwargs)
+            eager = own_eager(class_of(module))
+            assert eager is not None  # else the model does not keep its kernel
+            take(session, site, eager, made[0], module, query, key, value, mask, kwargs)
+            return made
+        finally:
+            session.quiet = False
+
+    return dispatch
+
+
+def limited(session: Session, site: Site, query: Any) -> bool:
+    """True for calls of which only some rows are wanted: those whose queries are the positions that ``rows`` count."""
+    if session.rows is None or not isinstance(query, torch.Tensor) or query.ndim != 4 or session.whole_rows:
+        return False
+    return query.shape[-2] == session.row_length and not beside_text(site.tower, session.two_towers)
+
+
+def take(
+    session: Session, site: Site, eager: Eager, out: Any, module: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, kwargs: dict[str, Any],
+) -> None:  # fmt: skip
+    """Record one call whose output ``out`` is there already; ``mask`` is the one that the kernel was given."""
+    call = session.call(site)
+    causal = mask is None and query.shape[-2] > 1 and _causal(module, kwargs)
+    if session.lazy is not None:
+        session.hear(site)
+        session.lazy.append(Lazy(call, eager, module, query, key, value, mask, dict(kwargs), causal))
+        return
+    if not session.wants(call):
+        session.hear(site)
+        return
+    some = limited(session, site, query)
+    rows = session.rows if some and session.rows is not None else tuple(range(query.shape[-2]))
+    weights = weights_of(eager, module, query, key, value, mask, kwargs, rows, causal)
+    record(session, site, call, weights, value, out, query, rows if some else None)
+
+
+def record(
+    session: Session, site: Site, call: Call, weights: torch.Tensor, value: torch.Tensor, out: torch.Tensor,
+    query: torch.Tensor, rows: tuple[int, ...] | None,
+) -> None:  # fmt: skip
+    """Hand the weights ``[batch, heads, rows, keys]`` of one call on."""
+    if session.watch is not None:
+        session.hear(site)
+        session.watch.attended(call, site, weights, value, out, query, rows)
+        return
+    kept = session.reduction.whole(weights)
+    session.keep(
+        Record(call, site, kept, query.shape[-2], weights.shape[-1], "interface", query.dtype, rows=rows)
+    )  # fmt: skip
+
+
+def weights_of(
+    eager: Eager, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any,
+    kwargs: dict[str, Any], rows: Sequence[int], causal: bool,
+) -> torch.Tensor:  # fmt: skip
+    """``[batch, heads, rows, keys]`` by the model's own function, or where that is plain softmax, by the same in place.
+
+    ``mask`` is that of the kernel: booleans that say what is seen, or numbers to add; ``causal`` where there is none.
+    """
+    n, index = query.shape[-2], torch.as_tensor(list(rows), device=query.device)
+    part = query[:, :, index] if len(rows) != n else query
+    seen = _mask(mask, index, query, key, causal)
+    options = {name: _rows(v, index, n) if name == "position_bias" else v for name, v in kwargs.items()}
+    if plain.usable(eager, module, part, key, value, seen, (), options):
+        every = Reduction("all", query.dtype)
+        found = plain.attention(module, part, key, value[..., :1], seen, options.get("scaling"), every, None, {})[1]
+    else:
+        found = eager(module, part, key, value, seen, **options)[1]
+    assert found is not None
+    return found.detach()
+
+
+def _mask(mask: Any, index: torch.Tensor, query: torch.Tensor, key: torch.Tensor, causal: bool) -> Any:
+    """The mask of some rows as eager functions want it: numbers to add."""
+    n, least = query.shape[-2], torch.finfo(query.dtype).min
+    if causal:
+        # sdpa aligns both ends of a causal mask at the first position.
+        hidden = torch.arange(key.shape[-2], device=index.device)[None] > index[:, None]
+        return torch.zeros(hidden.shape, dtype=query.dtype, device=index.device).masked_fill_(hidden, least)[None, None]
+    part = _rows(mask, index, n)
+    if isinstance(part, torch.Tensor) and part.dtype == torch.bool:
+        return torch.zeros(part.shape, dtype=query.dtype, device=part.device).masked_fill_(~part, least)
+    return part
+
+
+def _rows(tensor: Any, index: torch.Tensor, n: int) -> Any:
+    if isinstance(tensor, torch.Tensor) and tensor.ndim >= 3 and tensor.shape[-2] == n and len(index) != n:
+        return tensor[..., index, :]
+    return tensor
+
+
+def _causal(module: nn.Module, kwargs: dict[str, Any]) -> bool:
+    """What sdpa itself goes by where it is given no mask."""
+    given = kwargs.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if given is None else given)
+
+
+def chosen(rows: int | Sequence[int], length: int) -> tuple[int, ...]:
+    """The rows that were asked for, counted from 0; negative numbers count from the end.
+
+    >>> chosen([0, -1], 5)
+    (0, 4)
+    """
+    listed = wholes(rows, "rows")
+    wrong = [r for r in listed if not -length <= r < length]
+    if wrong or not listed:
+        what = f"rows={rows!r}" if not wrong else f"row {wrong[0]} was asked for"
+        raise SelectionError(
+            f"{what}, but there are {length} output positions: use 0 to {length - 1}, or -1 and below."
+        )
+    found = tuple(r % length for r in listed)
+    if len(set(found)) < len(found):
+        raise SelectionError(f"rows={rows!r} name a position twice: give each once.")
+    return found
+
+
+def refuse(texts: int, alone: bool, differentiates: bool, replaces: bool) -> None:
+    """What cannot be had together with ``rows``."""
+    if alone:
+        raise InputError(
+            "rows= was given without a text, but rows are counted in one. Pass it:  "
+            "capture(model, tokenizer, text, rows=[-1])"
+        )
+    if differentiates or replaces:
+        what = "gradients=" if differentiates else "replace="
+        raise SelectionError(f"rows= was given and so was {what}, which needs the weights of all rows. Leave one out.")
+    if texts > 1:
+        raise InputError(
+            f"rows= was given for a batch of {texts} in one dict, but rows are counted in one text. Give a list of "
+            "texts, or one row of the batch at a time."
+        )
