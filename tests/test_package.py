@@ -12,6 +12,32 @@ import attnflow
 
 ROOT = Path(__file__).parent.parent
 KERNELS = ("scoring/flow/kernels.py", "scoring/flow/waves.py")
+# What an import could leave behind, before and after it.
+QUIET = """
+import os, random, signal, sys, threading, warnings
+import numpy, torch, transformers
+from transformers.models.auto import configuration_auto
+
+def state():
+    return {
+        "import hooks": [list(map(repr, sys.meta_path)), list(map(repr, sys.path_hooks)), list(sys.path)],
+        "exception hook": repr(sys.excepthook),
+        "signals": [repr(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM)],
+        "warnings": list(map(repr, warnings.filters)),
+        "environment": dict(os.environ),
+        "threads": [t.name for t in threading.enumerate()] + [torch.get_num_threads()],
+        "seeds": [repr(random.getstate()), repr(numpy.random.get_state()), torch.get_rng_state().tolist()],
+        "torch": [torch.is_grad_enabled(), torch.get_default_dtype()],
+        "registered models": sorted(configuration_auto.CONFIG_MAPPING._extra_content),
+        "working folder": os.getcwd(),
+    }
+
+before, loaded = state(), set(sys.modules)
+import attnflow
+for name, value in state().items():
+    assert value == before[name], name
+assert "transformers.modeling_utils" not in set(sys.modules) - loaded, "transformers' models are imported"
+"""
 HEAVY = ("captum", "numba", "datasets", "matplotlib", "pandas", "scipy", "networkx", "ray", "pyarrow")
 
 
@@ -31,6 +57,12 @@ def test_importing_attnflow_imports_nothing_heavy_of_its_own():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_importing_attnflow_changes_nothing_but_the_list_of_modules():
+    """No hook, no registered model, no warning filter, no seed. Nor are transformers' models imported: it is slow."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", QUIET], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "" and done.stderr == "", done.stdout + done.stderr
 
 
 def test_the_version_is_in_one_place_and_the_citation_agrees():

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnflow.capturing.session import Record, Session, watching
 from attnflow.capturing.survey import Site, class_of, own_eager
@@ -26,12 +25,19 @@ _guard = threading.RLock()
 _users: dict[str, tuple[Function, Any, int]] = {}
 
 
+def _interface() -> Any:
+    """transformers' functions by name; they cost three seconds to import, so only a capture does."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return ALL_ATTENTION_FUNCTIONS
+
+
 def own_function(name: Any) -> Function | None:
     """The function under a name, if it is not one of transformers'."""
     if not isinstance(name, str):
         return None
     held = _users.get(name)
-    found = held[0] if held is not None else ALL_ATTENTION_FUNCTIONS.get(name)
+    found = held[0] if held is not None else _interface().get(name)
     if found is None:
         return None
     where = str(getattr(inspect.unwrap(found), "__module__", "") or "")
@@ -41,12 +47,13 @@ def own_function(name: Any) -> Function | None:
 @contextmanager
 def installed(names: list[str]) -> Iterator[None]:
     """Stand in for the functions under these names; the last capture to go puts them back."""
-    local = ALL_ATTENTION_FUNCTIONS._local_mapping
+    interface = _interface()
+    local = interface._local_mapping
     entered: list[str] = []
     try:
         with _guard:
             for name in names:
-                found: Any = ALL_ATTENTION_FUNCTIONS.get(name)
+                found: Any = interface.get(name)
                 function, before, users = _users.get(name, (found, local.get(name), 0))
                 _users[name] = (function, before, users + 1)
                 local[name] = _standing_in(name, function)
