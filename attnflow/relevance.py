@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,9 +133,6 @@ class Relevance:
             raise ShapeError(f"scores have {scores.shape[1]} rows, but there are {len(self.rows)} row names.")
         if word(self.unit, "unit") not in UNITS:
             raise SelectionError(f"unit={self.unit!r} is not known. Use one of: {', '.join(UNITS)}.")
-        for name, value in _typed(_named_in(self.settings)).items():
-            if getattr(self, name) is _DEFAULTS[name]:
-                object.__setattr__(self, name, value)
         object.__setattr__(self, "settings", {**self.settings, **self._told()})
 
     @property
@@ -318,19 +315,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "heads": (str, int, tuple, list), "residual": (float, int, str, tuple, list, np.ndarray), "start_layer": (int,),
     "edges": (str,), "rescaled": (bool,), "notes": (tuple, list), "report": (Mapping,),
 }  # fmt: skip
-_DEFAULTS = {f.name: f.default for f in fields(Relevance) if f.name in _KINDS}
 # Those that settings tell under the same name.
 _PLAIN = ("position", "position_token", "dropped", "heads", "residual", "start_layer", "edges")
-
-
-def _named_in(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What records built by hand, and files written before there were fields, say in their settings alone."""
-    found = {name: settings[name] for name in (*_PLAIN, "notes", "report") if name in settings}
-    if settings.get("words") or settings.get("unit") == "word":
-        found["unit"] = "word"
-    if settings.get("normalize") or settings.get("receptive_field"):
-        found["rescaled"] = True
-    return found | {"target": settings.get("target_label")}
 
 
 def _typed(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from attnflow import Attention, Relevance, blankout, direct, files, flow, gradient, raw, rollout
+from attnflow import Attention, Relevance, blankout, direct, flow, gradient, raw, rollout
 from attnflow.errors import FileError, SelectionError, ShapeError
-from attnflow.relevance import Report
 from attnflow.tokens import Tokens
 from tests.conftest import random_attention
 
@@ -177,26 +176,13 @@ def test_files_keep_the_fields(tmp_path):
         assert after == before
 
 
-def test_records_that_say_it_in_their_settings_alone_get_the_fields(tmp_path, monkeypatch):
-    """As files do that were written before there were fields."""
-    said = {
-        "position": 1, "position_token": "cab", "words": True, "dropped": 0.25, "target_label": "plural",
-        "heads": [0, 2], "residual": [0.5, 0.25], "start_layer": 1, "normalize": True, "notes": ["sink"],
-        "report": {"ties": [0.5], "words": ["half are tied"]},
-    }  # fmt: skip
-    expected = {
-        "position": 1, "position_token": "cab", "unit": "word", "dropped": 0.25, "target": "plural", "heads": (0, 2),
-        "residual": [0.5, 0.25], "start_layer": 1, "edges": None, "rescaled": True, "notes": ("sink",),
-        "report": Report(("half are tied",), {"ties": [0.5]}),
-    }  # fmt: skip
-    r = Relevance(SCORES[:, 1], TOKENS, (0, 5), "flow", said)
-    assert typed(r) == expected
-    save = files.save
-    monkeypatch.setattr(
-        files, "save", lambda p, k, a, h, o: save(p, k, a, {n: v for n, v in h.items() if n != "fields"}, o)
-    )
-    r.save(tmp_path / "old")
-    assert typed(Relevance.load(tmp_path / "old")) == expected
+def test_settings_only_tell(tmp_path):
+    """No field is read from them, neither in a record built by hand nor in one from a file."""
+    said = {"position": 1, "words": True, "dropped": 0.25, "heads": [0, 2], "residual": 0.5, "normalize": True}
+    r = Relevance(SCORES[:, 1], TOKENS, (0, 5), "flow", {**said, "target_label": "plural", "notes": ["sink"]})
+    r.save(tmp_path / "told")
+    for one in (r, Relevance.load(tmp_path / "told")):
+        assert typed(one) == typed(Relevance(SCORES[:, 1], TOKENS, (0, 5), "flow"))
 
 
 def test_settings_of_another_kind_are_left_alone():

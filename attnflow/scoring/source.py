@@ -52,7 +52,8 @@ def scored(attention: Attention, heads: Heads | None, method: Callable[[Attentio
     found = method(used)
     notes = tuple(dict.fromkeys((*notes_of(used), *found.notes)))
     # The result keeps the heads where they are there: a page can show each of them.
-    return replace(found, attention=attention, heads=used.heads, edges=used.edges, notes=notes)
+    target = found.target or used.settings.get("target_label")
+    return replace(found, attention=attention, heads=used.heads, edges=used.edges, notes=notes, target=target)
 
 
 def notes_of(attention: Attention) -> tuple[str, ...]:

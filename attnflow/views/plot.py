@@ -67,7 +67,7 @@ def plot_text(relevance: Relevance, ax: Axes | None = None, width: int = 72, siz
     Lines are broken after about ``width`` characters; ``size`` is that of the letters in points.
 
     >>> import numpy as np
-    >>> r = Relevance(np.array([[0.2, 0.8]]), ["the", "key"], (0,), "raw", {"position": 0})
+    >>> r = Relevance(np.array([[0.2, 0.8]]), ["the", "key"], (0,), "raw", position=0)
     >>> [t.get_text() for t in plot_text(r).texts]
     ['the', 'key']
     """

@@ -93,7 +93,7 @@ def test_a_notebook_gets_a_frame_of_its_own():
 
 
 def test_signed_and_missing_scores_are_told_apart():
-    r = Relevance(np.array([[-0.4, 0.2, np.nan, 0.1]]), HOSTILE, ("input",), "gradient", {"position": 0})
+    r = Relevance(np.array([[-0.4, 0.2, np.nan, 0.1]]), HOSTILE, ("input",), "gradient", position=0)
     text = page([r])
     assert '<mark class="minus" style="--w:1.000"' in text
     assert '<td class="heat minus"' in text

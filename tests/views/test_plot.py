@@ -68,7 +68,7 @@ def test_a_flow_that_is_not_in_the_graph():
 
 
 def test_tinted_text_breaks_its_lines():
-    r = Relevance(np.array([[0.9, -0.3, 0.0]]), ["long" * 5, "鍵" * 5, "x"], (0,), "raw", {"position": 0})
+    r = Relevance(np.array([[0.9, -0.3, 0.0]]), ["long" * 5, "鍵" * 5, "x"], (0,), "raw", position=0)
     ax = plot_text(r, width=24)
     ax.figure.draw_without_rendering()
     first, second, third = (t.get_window_extent() for t in ax.texts)

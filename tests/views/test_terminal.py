@@ -10,12 +10,13 @@ from rich.console import Console
 
 from attnflow import Relevance, raw
 from attnflow.errors import ShapeError
+from attnflow.relevance import Report
 from attnflow.tokens import Tokens
 from attnflow.views.terminal import bar, footer, highlight, tables
 
 TOKENS = Tokens(["[CLS]", "[red]the", "鍵🔑"], special=[True, False, False])
 RAW = Relevance(
-    np.array([[0.1, 0.2, 0.7], [0.5, 0.3, 0.2]]), TOKENS, (0, 3), "raw", {"position": 0, "position_token": "[CLS]"}, "m"
+    np.array([[0.1, 0.2, 0.7], [0.5, 0.3, 0.2]]), TOKENS, (0, 3), "raw", {}, "m", position=0, position_token="[CLS]"
 )
 SIGNED = Relevance(np.array([[-0.4, 0.2, 0.1]]), TOKENS, ("input",), "gradient")
 
@@ -67,7 +68,7 @@ def test_a_narrow_screen_shows_the_names_of_the_methods(width):
 
 
 def test_wide_characters_and_long_tokens_keep_the_columns_straight():
-    wide = Relevance(np.array([[0.5, 0.3, 0.2]]), Tokens(["鍵" * 30, "🔑", "a"]), (0,), "raw", {"position": 0})
+    wide = Relevance(np.array([[0.5, 0.3, 0.2]]), Tokens(["鍵" * 30, "🔑", "a"]), (0,), "raw", position=0)
     borders = {
         tuple(i for i, c in enumerate(line) if c == "│") for line in _cells(printed([wide], width=60)) if "│" in line
     }
@@ -90,9 +91,8 @@ def test_words_are_tinted_by_their_scores():
 
 
 def test_the_footer_says_what_the_numbers_do_not():
-    r = Relevance(
-        RAW.scores, TOKENS, (0, 3), "raw", {"notes": ("Layer 1 has no attention.",), "report": {"words": ["tied"]}}
-    )
+    known = {"notes": ("Layer 1 has no attention.",), "report": Report(("tied",))}
+    r = Relevance(RAW.scores, TOKENS, (0, 3), "raw", **known)
     assert footer([r]) == ["Layer 1 has no attention.", "raw: 30% of the mass lies on special tokens", "raw: tied"]
     assert footer([r.drop_special()])[1] == "raw: 30% of the mass lay on special tokens (dropped)"
 
