@@ -98,7 +98,7 @@ def tokenizer_digest(tokenizer: Any) -> str | None:
         rules = json.loads(whole())
         # What the last call asked for, not what the tokenizer is.
         rules.pop("truncation", None), rules.pop("padding", None)
-        return digest_of(rules)
+        return digest_of(json.dumps(rules, sort_keys=True))
     vocabulary = getattr(tokenizer, "get_vocab", None)
     return None if vocabulary is None else digest_of(vocabulary())
 

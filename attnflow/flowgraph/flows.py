@@ -61,9 +61,7 @@ def _pruned(found: EdgeFlow, capacities: F64, top: int, row: int, sink: int) -> 
     keep = max(keep, min(len(order), WHOLE))
     cuts = {side: tuple(found.cut_edges(side)) for side in ("source", "sink")}
     leaves, enters = capacities[top - 1, row].sum(), capacities[0, :, sink].sum()
-    close = [
-        name for name, c in (("input", enters), ("output", leaves)) if np.isclose(found.value, c, rtol=1e-12, atol=0)
-    ]
+    close = [name for name, c in (("input", enters), ("output", leaves)) if abs(found.value - c) <= 1e-12 * abs(c)]
     return PairFlow(
         found.value, where[order[:keep]], flows[order[:keep]], len(order),
         float(mass[keep - 1]) / total if total else 1.0, cuts, close[0] if close else "between",
