@@ -160,8 +160,6 @@ _BUILT_IN = (
                {"edges": edges}, base=m.name)
         for m in _COMPOSED for edges, paper in _EDGES.items()
     ),
-    Method("direct", direct, "attention", "The rows of the output position, added up over layers.",
-           "Ferrando & Voita 2024"),
     Method("gradient", gradient_of, "model", "The size of the gradient at each input.", _SALIENCY,
            {"method": "saliency"}, shown=True),
     Method("gradient-paper", gradient_of, "model", "|Σ gradient| of p₀ − p₁, the paper's formula.", _ABNAR,
