@@ -34,19 +34,19 @@ def direct(
     edges: str | None = None,
     **options: Any,
 ) -> Relevance | list[Relevance]:
-    """The row of the output position, averaged over the layers up to the one asked for.
+    """The row of the output position, summed over the layers up to the one asked for.
 
     The residual stream of an output position is a sum over layers, and each layer's row says what that layer added to
     it and from which position (the edges into one column of an information flow route, Ferrando & Voita 2024,
     section 2). Nothing is composed: a path over a third position does not count.
 
-        D(l)[i, j] = 1/(l+1) · Σ_{k ≤ l} W(k)[i, j]
+        D(l)[i, j] = Σ_{k ≤ l} W(k)[i, j]
 
     ``scores[l, i, j]`` is how much output position *i* has read from position *j* in the layers up to *l*, directly.
-    Rows sum to one where the rows of the edges do. No residual is added, because the stream's own past is not read by
-    anyone; edges that hold the residual ("norm", "alti", "value_zeroing") have it in the output's own column, where it
-    stays. For an encoder-decoder model a decoder layer reads twice, from the encoder and from its own sequence, and
-    each counts half (columns: the encoder's positions, then the decoder's).
+    Where the rows of the edges sum to one, these sum to the number of layers. No residual is added, because the
+    stream's own past is not read by anyone; edges that hold the residual ("norm", "alti", "value_zeroing") have it in
+    the output's own column, where it stays. For an encoder-decoder model a decoder layer reads twice, from the encoder
+    and from its own sequence, and each counts half (columns: the encoder's positions, then the decoder's).
 
     Args:
         source: a model (with ``tokenizer`` and ``text``), an :class:`Attention`, Hugging Face's tuple of
@@ -58,8 +58,8 @@ def direct(
 
     >>> d = direct([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]], position=0)
     >>> d.scores
-    array([[0. , 1. ],
-           [0.5, 0.5]])
+    array([[0., 1.],
+           [1., 1.]])
     """
 
     def method(attention: Attention) -> Relevance:
@@ -68,11 +68,11 @@ def direct(
         kept = [i for i, number in enumerate(layers) if number >= start_layer]
         if start_layer < 0 or not kept:
             raise SelectionError(f"start_layer={start_layer}, but the layers with attention are {layers}.")
-        means = np.cumsum(scores[kept], 0) / np.arange(1, len(kept) + 1)[:, None, None]
+        sums = np.cumsum(scores[kept], 0)
         settings = {"start_layer": start_layer, **said(attention)}
         numbers = tuple(layers[i] for i in kept)
         known = (settings, attention.model)
-        return chosen(means, numbers, keys, queries, layer, position, "direct", *known, start_layer=start_layer)
+        return chosen(sums, numbers, keys, queries, layer, position, "direct", *known, start_layer=start_layer)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
     return each(source, tokenizer, text, method, **given, **explained_at(source, edges, position), **options)

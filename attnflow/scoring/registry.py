@@ -142,7 +142,7 @@ _COMPOSED = (
     Method("raw", raw, "attention", "The attention weights of one layer.", _ABNAR, shown=True),
     Method("rollout", rollout, "attention", "The product of all layers below, with residuals.", _ABNAR, shown=True),
     Method("flow", flow, "attention", "The maximum flow through all layers below.", _ABNAR, shown=True),
-    Method("direct", direct, "attention", "The row of the output position, averaged over layers.",
+    Method("direct", direct, "attention", "The row of the output position, summed over layers.",
            "Ferrando & Voita 2024"),
 )  # fmt: skip
 _EDGES = {

@@ -18,7 +18,7 @@ def naive(weights: np.ndarray, layer: int, i: int, j: int) -> float:
     total = 0.0
     for k in range(layer + 1):
         total += weights[k][i][j]
-    return total / (layer + 1)
+    return total
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -29,14 +29,14 @@ def test_equal_to_naive_loops(causal):
         for i in range(5):
             for j in range(5):
                 assert abs(scores[layer, i, j] - naive(w, layer, i, j)) < 1e-15
-    assert np.allclose(scores.sum(-1), 1)
+    assert np.allclose(scores.sum(-1), np.arange(1, 5)[:, None])
 
 
 def test_two_tokens_by_hand():
-    # Layer 0 reads token 1, layer 1 reads both alike: (0 + ½)/2 and (1 + ½)/2.
+    # Layer 0 reads token 1, layer 1 reads both alike: 0 + ½ and 1 + ½.
     w = np.array([[[0.0, 1.0], [1.0, 0.0]], [[0.5, 0.5], [0.0, 1.0]]])
-    assert np.array_equal(direct(w, position=0).scores, [[0, 1], [0.25, 0.75]])
-    assert np.array_equal(direct(w, position=0, layer=-1).scores, [[0.25, 0.75]])
+    assert np.array_equal(direct(w, position=0).scores, [[0, 1], [0.5, 1.5]])
+    assert np.array_equal(direct(w, position=0, layer=-1).scores, [[0.5, 1.5]])
     assert np.array_equal(direct(w, position=0, start_layer=1).scores, [[0.5, 0.5]])
 
 
@@ -47,14 +47,14 @@ def test_the_first_layer_is_raw_attention(attention):
 def test_the_residual_stays_in_the_outputs_own_column():
     w = np.array([[[0.9, 0.1], [0.2, 0.8]]] * 2)
     d = direct(Attention.of(w, edges="alti", residual_inside=True), position=0)
-    assert np.allclose(d.scores, [[0.9, 0.1]] * 2)
+    assert np.allclose(d.scores, [[0.9, 0.1], [1.8, 0.2]])
     assert d.settings["edges"] == "alti" and "residual" not in d.settings
 
 
 def test_gradient_edges_keep_their_sums():
     w = np.array([[[0.0, 3.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]])
     d = direct(Attention.of(w, edges="gradient"))
-    assert np.array_equal(d.scores[-1], [[0.5, 1.5], [0, 0]])
+    assert np.array_equal(d.scores[-1], [[1, 3], [0, 0]])
 
 
 def test_a_decoder_layer_reads_twice():
@@ -62,8 +62,8 @@ def test_a_decoder_layer_reads_twice():
     d = direct(att)
     assert d.tokens == ("a", "b", "c", "x", "y") and d.queries == ("x", "y") and d.layers == (0, 1)
     both = [np.concatenate([c, s], 1) / 2 for c, s in zip(att["cross"].weights, att["decoder"].weights, strict=True)]
-    assert np.allclose(d.scores[1], (both[0] + both[1]) / 2)
-    assert np.allclose(d.scores.sum(-1), 1)
+    assert np.allclose(d.scores[1], both[0] + both[1])
+    assert np.allclose(d.scores.sum(-1), [[1, 1], [2, 2]])
     cross = replace(att["cross"], mixing=(np.full(2, 0.5),) * 2)
     held = replace(att, blocks={**att.blocks, "cross": cross}, edges="alti", residual_inside=True)
     first = direct(held, layer=0).scores[0]
@@ -78,7 +78,7 @@ def test_a_decoder_layer_reads_twice():
 def test_of_a_model_and_of_a_batch():
     model, tokenizer = demo.model(), demo.tokenizer()
     one = direct(model, tokenizer, demo.SENTENCE, position="cls", layer=-1)
-    assert np.allclose(one.scores[0], raw(model, tokenizer, demo.SENTENCE, position="cls").scores.mean(0))
+    assert np.allclose(one.scores[0], raw(model, tokenizer, demo.SENTENCE, position="cls").scores.sum(0))
     assert one.method == "direct" and one.settings["position"] == 0
     assert len(direct(model, tokenizer, [demo.SENTENCE] * 2)) == 2
 

@@ -43,8 +43,10 @@ def test_every_way_composes_every_kind(name, edges):
     assert all(np.isfinite(r.scores).all() and r.scores.min() >= 0 and r.edges == edges for r in found.values())
     assert len({r.scores.shape for r in found.values()}) == 1
     if edges != "gradient":
-        for way in ("raw", "rollout", "direct"):
+        for way in ("raw", "rollout"):
             np.testing.assert_allclose(found[way].scores.sum(-1), 1, atol=2e-3)
+        layers = np.arange(1, len(found["direct"].scores) + 1)[:, None]
+        np.testing.assert_allclose(found["direct"].scores.sum(-1) / layers, 1, atol=2e-3)
         # Rollout's own routing is a flow, so that the maximum is no smaller.
         assert (found["flow"].scores >= found["rollout"].scores - 2e-3).all()
     assert found["flow"].report is not None and len(found["flow"].report.figures["saturation"]) == len(found["flow"])
