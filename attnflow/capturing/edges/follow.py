@@ -1,0 +1,202 @@
+"""One operation after the other on what a call of attention gave: the step that it is, or words if it is none.
+
+There are two ways to follow: weights until they are multiplied with values, which the tap needs because it sees a
+softmax only, and then what attention gave until it is part of the residual stream.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from attnflow.capturing.edges.form import IN_ORDER, MOVED, PRODUCT, Form, Node, Open, Operation
+from attnflow.capturing.edges.steps import Linear, Norm, View
+
+# Weights on their way to the values.
+
+
+def follow_weights(op: Operation, t: Any, other: Node, out: torch.Tensor, node: Node) -> None:
+    """After an operation on weights: its result holds them in another layout, or is their product with the values."""
+    assert other.weighs is not None
+    opened, view = other.weighs
+    if op.name in PRODUCT and len(op.args) == 2 and op.args[0] is t:
+        _multiplied(opened, view, t, op.args[1], out, node)
+    elif op.name == "einsum" and len(op.args) == 3 and op.args[1] is t:
+        _summed(opened, op.args, out, node)
+    elif op.name in IN_ORDER or op.name in MOVED:
+        where = view.where
+        if where is None and op.name in MOVED:
+            where = torch.arange(math.prod(view.shape)).view(view.shape)
+        if where is not None and op.name in IN_ORDER:
+            after: Any = where.reshape(out.shape)
+        else:
+            after = None if where is None else op.func(where, *op.args[1:], **op.kwargs)
+        if after is None or isinstance(after, torch.Tensor):
+            node.weighs = (opened, View(tuple(out.shape), ordered(after)))
+    elif out.shape == t.shape:
+        node.weighs = (opened, view)
+
+
+def _multiplied(opened: Open, view: View, w: Any, values: Any, out: torch.Tensor, node: Node) -> None:
+    if view.where is not None or opened.values is not None or opened.weights is None:
+        opened.lost = "weights in another order than batch, heads, queries, keys"
+        return
+    batch, heads, n, m = opened.weights.shape
+    if values.shape[-2] != m or out.shape[-2] != n or math.prod(out.shape[:-2]) != batch * heads:
+        opened.lost = f"values {tuple(values.shape)} for weights {tuple(w.shape)}"
+        return
+    width = out.shape[-1]
+    opened.weights = w.detach().reshape(batch, heads, n, m)
+    opened.values = values.expand(*out.shape[:-2], m, width).reshape(batch, heads, m, width)
+    where = torch.arange(out.numel(), device=out.device).view(batch, n, heads, width).transpose(1, 2)
+    node.form = Form(opened, (), View(tuple(out.shape), where.reshape(out.shape)))
+
+
+def _summed(opened: Open, args: Any, out: torch.Tensor, node: Node) -> None:
+    """``einsum("bnij,jbnd->ibnd", weights, values)`` in any order of the axes."""
+    equation, w, values = args
+    inputs, _, result = equation.replace(" ", "").partition("->")
+    mine, _, theirs = inputs.partition(",")
+    if opened.weights is None or w.shape != opened.weights.shape or opened.values is not None or "." in equation:
+        opened.lost = f"einsum {equation}"
+        return
+    batch, heads, n, m = mine
+    width = (set(theirs) - set(mine)).pop() if len(set(theirs) - set(mine)) == 1 else ""
+    if set(theirs) != {batch, heads, m, width} or set(result) != {batch, heads, n, width}:
+        opened.lost = f"einsum {equation}"
+        return
+    opened.weights = w.detach()
+    opened.values = values.permute(*(theirs.index(x) for x in (batch, heads, m, width)))
+    order = [batch, n, heads, width]
+    sizes = [out.shape[result.index(x)] for x in order]
+    where = torch.arange(out.numel()).view(sizes).permute(*(order.index(x) for x in result))
+    node.form = Form(opened, (), View(tuple(out.shape), ordered(where)))
+
+
+# What attention gave.
+
+
+def fits(factor: torch.Tensor, t: torch.Tensor) -> bool:
+    """True if a factor broadcasts against ``t``."""
+    sizes = zip(reversed(factor.shape), reversed(t.shape), strict=False)
+    return factor.ndim <= t.ndim and all(mine in (1, theirs) for mine, theirs in sizes)
+
+
+def moved(op: Operation, form: Form, out: torch.Tensor, number: int | None) -> Form | str:
+    """The chain after a change of layout: the same is done to the places."""
+    where = form.view.where
+    if where is None and op.name in IN_ORDER:
+        return form.then(view=View(tuple(out.shape)))
+    if where is None:
+        where = torch.arange(math.prod(form.view.shape), device=out.device).view(form.view.shape)
+    if op.name in IN_ORDER:
+        moved = where.reshape(out.shape)
+    else:
+        moved = op.func(where, *op.args[1:], **op.kwargs)
+        moved = moved if number is None else moved[number]
+    if moved.numel() > math.prod(form.view.shape):
+        return f"{words(op.name)} that repeats positions"
+    width = form.view.width
+    if moved.numel() < math.prod(form.view.shape):
+        width = width or _width(form)
+        if form.joined or not _whole(moved, width):
+            return "" if form.joined else f"{words(op.name)} that leaves out channels"
+        return form.then(view=View(tuple(out.shape), moved, width))
+    return form.then(view=View(tuple(out.shape), moved if width else ordered(moved), width))
+
+
+def _width(form: Form) -> int:
+    assert form.open.weights is not None
+    positions = form.open.weights.shape[2] if form.open.rows is None else form.open.positions
+    return math.prod(form.view.shape) // (form.open.weights.shape[0] * positions)
+
+
+def _whole(where: torch.Tensor, width: int) -> bool:
+    """True if the places that are left are all channels of some positions: padding of windows was cut off."""
+    count = torch.bincount(where.reshape(-1) // width)
+    return bool(((count == 0) | (count == width)).all())
+
+
+def ordered(where: torch.Tensor | None) -> torch.Tensor | None:
+    """None for places that are in order."""
+    if where is None:
+        return None
+    flat = where.reshape(-1)
+    return None if flat.numel() == 0 or bool((flat == torch.arange(len(flat), device=flat.device)).all()) else where
+
+
+def normed(op: Operation, t: Any, form: Form) -> Form | str:
+    """The chain after a norm, or words."""
+    names = ["input", "normalized_shape", "weight", "bias", "eps"]
+    if op.name == "rms_norm":
+        names.remove("bias")
+    given: dict[str, Any] = {**dict(zip(names, op.args, strict=False)), **op.kwargs}
+    if given["input"] is not t or len(tuple(given["normalized_shape"])) != 1:
+        return "a norm over several axes"
+    centred = op.name == "layer_norm"
+    eps = given.get("eps")
+    if eps is None:
+        eps = 1e-5 if centred else torch.finfo(t.dtype).eps
+    return form.then(Norm(t, given.get("weight"), given.get("bias"), float(eps), centred, form.view))
+
+
+def projected(op: Operation, t: Any, form: Form, out: torch.Tensor) -> Form | None:
+    """The chain after a product with a matrix of the model."""
+    weight: Any = None
+    bias: Any = None
+    if op.name == "linear":
+        given = {**dict(zip(("input", "weight", "bias"), op.args, strict=False)), **op.kwargs}
+        if given["input"] is t:
+            weight, bias = given["weight"].T, given.get("bias")
+    elif op.name == "addmm" and len(op.args) == 3 and op.args[1] is t:
+        bias, _, weight = op.args
+    elif op.name in PRODUCT and len(op.args) == 2 and op.args[0] is t and op.args[1].ndim == 2:
+        weight = op.args[1]
+    view = form.view
+    if op.name == "einsum" and len(op.args) == 3 and op.args[1] is t:
+        weight, view = _contracted(op.args[0], op.args[2], view)
+    if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
+        return None
+    after = _after(view, weight.shape[1], out)
+    return form.then(Linear(weight, bias), view=after) if after is not None else None
+
+
+def _contracted(equation: str, other: Any, view: View) -> tuple[torch.Tensor | None, View]:
+    """``einsum("ibnd,hnd->ibh", x, other)`` as a product with a matrix: the last axes of x are summed over."""
+    inputs, _, result = equation.replace(" ", "").partition("->")
+    mine, _, theirs = inputs.partition(",")
+    summed = [x for x in mine if x not in result]
+    kept = [x for x in theirs if x not in summed]
+    lead = mine[: len(mine) - len(summed)]
+    if list(mine[len(lead) :]) != summed or "." in equation or result != lead + "".join(kept) or set(kept) & set(mine):
+        return None, view
+    matrix = other.permute(*(theirs.index(x) for x in (*summed, *kept)))
+    matrix = matrix.reshape(math.prod(matrix.shape[: len(summed)]), -1)
+    shape = (*view.shape[: len(lead)], matrix.shape[0])
+    return matrix, View(shape, None if view.where is None else view.where.reshape(shape))
+
+
+def _after(view: View, width: int, out: torch.Tensor) -> View | None:
+    """The places after a projection of the last axis, if that axis held all channels of a position."""
+    if view.where is None:
+        return View(tuple(out.shape))
+    channels = view.shape[-1]
+    where = view.where.reshape(-1, channels)
+    first = where[:, :1]
+    if bool((first % channels != 0).any()) or bool((where - first != torch.arange(channels, device=out.device)).any()):
+        return None
+    places = first // channels * width + torch.arange(width, device=out.device)
+    if view.width and view.width != channels:
+        return None
+    return View(
+        tuple(out.shape),
+        places.view(out.shape) if view.width else ordered(places.view(out.shape)),
+        view.width and width,
+    )
+
+
+def words(name: str) -> str:
+    """An operation, for a message."""
+    return f"the operation {name.strip('_')!r}"
