@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -30,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 Row = dict[str, Any]
+Examine = Callable[[str], Row]
 SECONDS = 200
 MEMORY = 10 * 2**30
 
@@ -44,9 +46,9 @@ def main() -> int:
     chosen = options.types.split(",") if options.types else every[: options.limit]
     cache = Path(options.work or tempfile.mkdtemp(prefix="attnflow-zoo-")) / "rows.jsonl"
     cache.parent.mkdir(parents=True, exist_ok=True)
-    rows = _known(cache)
-    _sweep([t for t in chosen if t not in rows], cache, rows, options.workers)
-    rows |= _known(cache)
+    rows = known(cache)
+    sweep([t for t in chosen if t not in rows], cache, rows, options.workers, examine)
+    rows |= known(cache)
     missing = [t for t in chosen if t not in rows]
     if missing:
         print(f"{len(missing)} types are left to another run on {cache.parent}; nothing is written.")
@@ -55,8 +57,8 @@ def main() -> int:
     text, wrong = page(done), [t for t, r in done.items() if r["status"] == "WRONG"]
     if chosen == every:
         (HERE.parent / "docs" / "zoo.md").write_text(text)
-        known = json.dumps(families(done), indent=1, sort_keys=True) + "\n"
-        (HERE.parent / "attnflow" / "models" / "families.json").write_text(known)
+        told = json.dumps(families(done), indent=1, sort_keys=True) + "\n"
+        (HERE.parent / "attnflow" / "models" / "families.json").write_text(told)
     print(summary(done))
     if wrong:
         print("WRONG:", ", ".join(wrong))
@@ -72,13 +74,13 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _known(cache: Path) -> dict[str, Row]:
+def known(cache: Path) -> dict[str, Row]:
     lines = cache.read_text().splitlines() if cache.exists() else []
     return {row["type"]: row for row in map(json.loads, lines)}
 
 
-def _sweep(types: list[str], cache: Path, rows: dict[str, Row], workers: int) -> None:
-    """Run `types`, each in a process forked from this one, which has the imports behind it."""
+def sweep(types: list[str], cache: Path, rows: dict[str, Row], workers: int, examine: Examine) -> None:
+    """Run `examine` on each of `types` in a process forked from this one, which has the imports behind it."""
     _prepare()
     waiting, running = list(reversed(types)), {}
     with cache.open("a") as file:
@@ -86,7 +88,7 @@ def _sweep(types: list[str], cache: Path, rows: dict[str, Row], workers: int) ->
             while waiting and len(running) < workers:
                 kind = waiting.pop()
                 if _claimed(cache, kind):
-                    running[kind] = (*_start(kind), time.monotonic())
+                    running[kind] = (*_start(kind, examine), time.monotonic())
             time.sleep(0.02)
             for kind, (process, answer, since) in list(running.items()):
                 row = _collect(process, answer, time.monotonic() - since)
@@ -129,10 +131,10 @@ def _prepare() -> None:
     torch.set_num_threads(1)
 
 
-def _start(kind: str) -> tuple[ForkProcess, Connection]:
+def _start(kind: str, examine: Examine) -> tuple[ForkProcess, Connection]:
     context = multiprocessing.get_context("fork")
     answer, send = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(kind, send))
+    process = context.Process(target=_work, args=(kind, send, examine))
     process.start()
     send.close()
     return process, answer
@@ -156,7 +158,7 @@ def _collect(process: ForkProcess, answer: Connection, seconds: float) -> Row | 
     return row
 
 
-def _work(kind: str, send: Connection) -> None:
+def _work(kind: str, send: Connection, examine: Examine) -> None:
     """In the child: one type."""
     import resource
 

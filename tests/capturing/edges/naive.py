@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import AttentionInterface
 
 
@@ -135,6 +136,28 @@ def value_zeroing(model: nn.Module, inputs: dict[str, Any], layers: list[nn.Modu
     finally:
         for handle in handles:
             handle.remove()
+    return found
+
+
+@torch.no_grad()
+def layers_of_calls(model: nn.Module, inputs: dict[str, Any]) -> list[nn.Module]:
+    """For every call of attention, in order, the layer that it stands in: the nearest that is checkpointed."""
+    names = {id(module): name for name, module in model.named_modules()}
+    found: list[nn.Module] = []
+
+    def attend(module: Any, *args: Any, **kwargs: Any) -> Any:
+        path = names[id(module)].split(".")
+        above = [model.get_submodule(".".join(path[:k])) for k in range(len(path), 0, -1)]
+        layers = [m for m in above if isinstance(m, GradientCheckpointingLayer)]
+        if not layers:
+            raise NotSeen("no layer that is checkpointed")
+        found.append(layers[0])
+        return own_eager(module)(module, *args, **kwargs)
+
+    with eager_is(model, attend):
+        model(**copy.deepcopy(inputs))
+    if not found:
+        raise NotSeen("no call through the interface")
     return found
 
 
