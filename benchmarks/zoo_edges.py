@@ -1,6 +1,6 @@
 """Edges of every model type of transformers: two columns of docs/zoo.md, and docs/data/zoo-edges.csv.
 
-    python benchmarks/zoo_edges.py --work DIR                  # all types; rows are kept in DIR, and a run goes on there
+    python benchmarks/zoo_edges.py --work DIR                  # all types; a run goes on from the rows in DIR
     python benchmarks/zoo_edges.py --work DIR --types bert,t5  # some
     python benchmarks/zoo_edges.py --work DIR --again REGEX    # those whose row has words that match, once more
 
@@ -135,7 +135,7 @@ def pattern(reason: str) -> str:
     told = re.search(r"cannot be told apart: (.*?)\. Use edges", reason) or re.search(
         r"(add up to something else)", reason
     )
-    words = told.group(1) if told else reason
+    words = (told.group(1) or told.group(2)) if told else reason
     return _clean(re.sub(r"\([^()]*\)|[\d.e-]*\d", "…", words))[:100]
 
 
