@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from attnflow.capturing.edges import parts
+from attnflow.capturing.edges.form import Open
 from attnflow.capturing.edges.parts import Parts, Unsupported
 from attnflow.capturing.edges.steps import Step, View
-from attnflow.capturing.edges.trace import Open, Trace
+from attnflow.capturing.edges.trace import Trace
 from attnflow.capturing.session import Call, Projection, Record, Session
 from attnflow.capturing.survey import Site
 from attnflow.errors import CaptureError

@@ -305,17 +305,21 @@ def _subtracts(seen: _Attended) -> bool:
 
 
 def _layer_of(model: nn.Module, site: Site) -> nn.Module | None:
-    """The layer in which a module stands: what checkpoints as a whole, else the item of its list of layers."""
+    """The layer in which a module stands: what checkpoints as a whole, else the item of its list of layers.
+
+    A module that stands in no list is run again with the module around it, if that is not the whole model.
+    """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     path = site.name.split(".")
     above = [(".".join(path[:k]), model.get_submodule(".".join(path[:k]))) for k in range(len(path), 0, -1)]
     found: nn.Module | None = next((m for _, m in above if isinstance(m, GradientCheckpointingLayer)), None)
-    if found is None and site.tower:
-        found = next((m for name, m in above if name == f"{site.tower}.{path[len(site.tower.split('.'))]}"), None)
+    depth = len(site.tower.split("."))
+    if found is None and site.tower and depth < len(path):
+        found = next((m for name, m in above if name == f"{site.tower}.{path[depth]}"), None)
     if found is None:
         found = next((m for name, m in above[1:] if name.rpartition(".")[2].isdigit()), None)
-    return found
+    return found or (above[1][1] if len(above) > 1 else None)
 
 
 def _kept(given: Any) -> Any:
