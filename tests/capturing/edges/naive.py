@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import normalize
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import AttentionInterface
 
@@ -105,14 +106,16 @@ def value_zeroing(model: nn.Module, inputs: dict[str, Any], layers: list[nn.Modu
     states: dict[int, torch.Tensor] = {}
     call, column, seen = -1, -1, 0
 
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+    def attend(
+        module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         nonlocal seen
         if seen == call:
             value = value.clone()
             value[:, :, column] = 0
         seen += 1
         sizes.append(value.shape[2])
-        return own_eager(module)(module, query, key, value, mask, *args, **kwargs)
+        return own_eager(module)(module, query, key, value, attention_mask, *args, **kwargs)
 
     def leave(module: nn.Module, args: Any, out: Any) -> None:
         states[id(module)] = (out[0] if isinstance(out, tuple) else out).clone()
@@ -130,8 +133,11 @@ def value_zeroing(model: nn.Module, inputs: dict[str, Any], layers: list[nn.Modu
                     seen, column = 0, j
                     model(**copy.deepcopy(inputs))
                     a, b = first[id(layer)][0].double(), states[id(layer)][0].double()
-                    rows.append(1 - torch.cosine_similarity(a, b, dim=-1))
+                    # 1 − cos = ½·|a/|a| − b/|b||², which keeps the digits of small distances.
+                    rows.append((normalize(a, dim=-1) - normalize(b, dim=-1)).square().sum(-1) / 2)
                 c = torch.stack(rows, 1)
+                noise = (1e3 * torch.finfo(first[id(layer)].dtype).eps) ** 2
+                c[c.max(-1).values < noise] = torch.nan  # a row that no value changes
                 found.append((c / c.sum(-1, keepdim=True)).numpy())
     finally:
         for handle in handles:
@@ -189,8 +195,10 @@ def _tape(model: nn.Module, inputs: dict[str, Any]) -> list[Event]:
     model = copy.deepcopy(model).eval()
     tape: list[Event] = []
 
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-        out, weights = own_eager(module)(module, query, key, value, mask, *args, **kwargs)
+    def attend(
+        module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        out, weights = own_eager(module)(module, query, key, value, attention_mask, *args, **kwargs)
         tape.append(Event("attention", module, out, weights, value))
         return out, weights
 
