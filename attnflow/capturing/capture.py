@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args, overload
 
 import torch
 from torch import nn
@@ -35,6 +35,9 @@ from attnflow.rows import check_sinks
 _CACHE_MATTERS = {"fsmt"}
 
 Route = Literal["auto", "interface", "tap", "output_attentions"]
+ROUTES = get_args(Route)
+# Tried in this order, by a run of their own, where neither the interface nor the tap has shown anything.
+_LATE: dict[str, Callable[[nn.Module, dict[str, Any], Session], Any]] = {"output_attentions": returned.run}
 
 
 @overload
@@ -206,7 +209,7 @@ def run(
         batch["use_cache"] = False
     first = session.route in ("auto", "interface", "tap") and model_type(model) not in FAMILIES
     outputs: Any = None
-    if session.route != "output_attentions" and first and session.survey.sites:
+    if first and session.survey.sites:
         with prepared(model, session), grad_mode(session.gradients), watched(session), tapped(session):
             with model_errors(model, batch):
                 outputs = model(**_in_graph(batch, session))
@@ -216,16 +219,20 @@ def run(
             _differentiate(session, outputs, target, settings)
     if session.refused:
         raise session.refused[0]
-    if not session.count and session.route in ("auto", "output_attentions"):
+    refused: TypeError | None = None
+    for name, late in _LATE.items():
+        if session.count or session.route not in ("auto", name):
+            continue
         _refuse_late(model, session)
         with prepared(model, session, hooks=False), grad_mode(session.gradients):
             try:
-                outputs = returned.run(model, _in_graph(batch, session), session)
+                outputs = late(model, _in_graph(batch, session), session)
             except TypeError as error:
-                raise nothing(model, session) from error
-            _differentiate(session, outputs, target, settings)
+                refused = error
+            else:
+                _differentiate(session, outputs, target, settings)
     if not session.count:
-        raise nothing(model, session)
+        raise nothing(model, session, ROUTES[1:]) from refused
     return session.records, uncalled(session)
 
 
@@ -315,8 +322,9 @@ def _offers_attention(model: nn.Module) -> bool:
 
 def _check(sinks: str, route: str, block: int | None) -> None:
     check_sinks(sinks)
-    if word(route, "route") not in ("auto", "interface", "tap", "output_attentions"):
-        raise SelectionError(f"route={route!r} is not known. Use 'auto', 'interface', 'tap' or 'output_attentions'.")
+    if word(route, "route") not in ROUTES:
+        *most, last = map(repr, ROUTES)
+        raise SelectionError(f"route={route!r} is not known. Use {', '.join(most)} or {last}.")
     if block is not None:
         at_least(block, 1, "block", ": a block has at least 1 row")
 

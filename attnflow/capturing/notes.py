@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
@@ -42,8 +43,8 @@ def uncalled(session: Session) -> list[str]:
     return notes
 
 
-def nothing(model: nn.Module, session: Session) -> CaptureError:
-    """The error for a model that showed no attention."""
+def nothing(model: nn.Module, session: Session, routes: Sequence[str] = ("interface", "tap")) -> CaptureError:
+    """The error for a model that showed no attention along any of ``routes``."""
     kind = model_type(model) or "no model type"
     if session.elsewhere:
         return CaptureError(
@@ -61,7 +62,7 @@ def nothing(model: nn.Module, session: Session) -> CaptureError:
             f"{type(model).__name__} ({kind}) computed {count} softmaxes ({shapes}), none of them inside a module "
             "whose class or name says attention: which of them is attention cannot be told."
         )
-    tried = "interface, tap, output_attentions" if session.route == "auto" else session.route
+    tried = ", ".join(routes) if session.route == "auto" else session.route
     count = len(session.survey.sites)
     return CaptureError(
         f"{type(model).__name__} ({kind}) computed no softmax attention in this run: {count} attention modules found, "

@@ -150,3 +150,26 @@ def test_windows_lie_along_the_diagonal() -> None:
         for block in one.blocks.values():
             for w in block.weights:
                 np.testing.assert_allclose(w.sum(-1), 1, atol=1e-5)
+
+
+def test_a_new_route_is_a_function_and_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the architecture's recipe says: it hands every matrix that it sees to the session."""
+    from attnflow.capturing import capture as module
+    from attnflow.capturing.outputs import _record
+
+    def run(model, batch, session):
+        session.quiet = True
+        outputs = model(**batch, output_attentions=True)
+        for number, weights in enumerate(outputs.attentions):
+            _record(model, session, "seen", "self", "", number, weights, len(outputs.attentions))
+        return outputs
+
+    monkeypatch.setitem(module._LATE, "mine", run)
+    monkeypatch.setattr(module, "ROUTES", (*module.ROUTES, "mine"))
+    model = tiny.model("bert")
+    found = capture(model, None, tiny.IDS, route="mine")
+    assert len(found.only.layers) == model.config.num_hidden_layers
+    for mine, theirs in zip(found.only.weights, capture(model, None, tiny.IDS).only.weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+    with pytest.raises(AttnFlowError, match="route='other' is not known. Use 'auto', .* or 'mine'"):
+        capture(model, None, tiny.IDS, route="other")
