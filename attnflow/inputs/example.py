@@ -188,7 +188,7 @@ def examples(model: nn.Module, tokenizer: Any, text: Any, **options: Any) -> tup
 
 
 def one_example(model: nn.Module, tokenizer: Any, text: Any, max_length: int | None = None) -> Example:
-    """The example of one row of data: a text, ids, a dict of tensors or a picture.
+    """The example of one row of data: a text, ids, a dict of tensors or an image.
 
     Args:
         max_length: cut the text to this many tokens.

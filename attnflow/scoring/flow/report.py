@@ -1,4 +1,4 @@
-"""What a reader must know before believing a picture of attention flow.
+"""What a reader must know before believing a graph of attention flow.
 
 A flow cannot exceed what leaves the output (its row sum, one) nor what enters the input (the column sum of the first
 layer). On deep encoders with ½I residuals most flows equal the smaller of the two: then the ranking of the inputs is
