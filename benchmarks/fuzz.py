@@ -35,6 +35,7 @@ from report import insert, markdown  # noqa: E402
 
 import attnflow  # noqa: E402
 from attnflow import AttnFlowError  # noqa: E402
+from attnflow.comparing import runs  # noqa: E402
 from attnflow.comparing.comparison import Comparison  # noqa: E402
 from tests.fuzz import calls as fuzz  # noqa: E402
 from tests.fuzz import damage  # noqa: E402
@@ -155,7 +156,7 @@ def child(work: Callable[[], Any], delay: float | None = None, number: int = sig
 
 
 def compared(folder: Path) -> None:
-    sys.modules["attnflow.comparing.compare"].PART_EXAMPLES = 3
+    runs.PART_EXAMPLES = 3
     attnflow.compare(tiny("bert"), tokenizer(), TEXTS, methods=("raw", "rollout"), references=("gradient",), out=folder,
                      resume=True)  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A comparison on many machines, by Ray Data: each worker has an actor that loads the model once.
+"""A run on many machines, by Ray Data: each worker has an actor that loads the model once.
 
 Workers send back whole examples and the one process that started the run writes them, so that nothing need be
 shared but the cluster. A worker that dies is started again and its examples are done again: only finished ones
@@ -16,13 +16,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from attnflow import errors
-from attnflow.comparing.plan import Plan
 from attnflow.comparing.records import Records, to_table
 from attnflow.errors import InputError
 from attnflow.inputs.datasets import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from attnflow.comparing.runs import Job
 
 # Rows that are handed to the cluster at a time, and examples that a worker takes at a time.
 SLICE, TASK = 50_000, 16
@@ -32,7 +33,7 @@ _SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 def run(
     model: Any,
     tokenizer: Any,
-    plan: Plan,
+    job: Job,
     rows: Iterator[Row],
     records: Records,
     advance: Callable[[int], None],
@@ -56,7 +57,7 @@ def run(
     held = model if isinstance(model, str) else ray.put(model)
     with _quiet():
         while part := list(islice(rows, SLICE)):
-            for table in _tables(ray, part, {"model": held, "tokenizer": tokenizer, "plan": plan}, count):
+            for table in _tables(ray, part, {"model": held, "tokenizer": tokenizer, "job": job}, count):
                 records.add(table)
                 advance(len(set(table.column("example").to_pylist())))
 
@@ -118,12 +119,11 @@ def _tables(ray: Any, rows: list[Row], given: dict[str, Any], workers: int) -> I
 class Actor:
     """What runs on a worker: it holds the model and turns rows into records."""
 
-    def __init__(self, model: Any, tokenizer: Any, plan: Plan) -> None:
+    def __init__(self, model: Any, tokenizer: Any, job: Job) -> None:
         import ray
 
-        from attnflow.comparing.worker import Worker
-
-        self.worker = Worker(model if isinstance(model, str) else ray.get(model), tokenizer, plan)
+        self.worker = job.worker(model if isinstance(model, str) else ray.get(model), tokenizer)
+        self.layout = job.layout
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """Rows in, one table of whole examples out, as bytes: so its metadata survive.
@@ -138,7 +138,8 @@ class Actor:
                 made += self.worker.records(pickle.loads(row))
         except errors.AttnFlowError as error:
             failure = f"{type(error).__name__} {error}"
-        return {"table": [_to_bytes(to_table(made, self.worker.take_costs())) if made else b""], "error": [failure]}
+        table = _to_bytes(to_table(made, self.worker.take_costs(), self.layout)) if made else b""
+        return {"table": [table], "error": [failure]}
 
 
 def _to_bytes(table: pa.Table) -> bytes:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from attnflow.comparing.comparison import Comparison
 from attnflow.comparing.plan import identity, make_plan
-from attnflow.comparing.records import Records, open_records, to_table
-from attnflow.comparing.worker import Worker
-from attnflow.errors import FileError, InputError, SelectionError
-from attnflow.inputs.datasets import Data, Row, open_data
-from attnflow.numbers import word
+from attnflow.comparing.runs import Run, check_engine
+from attnflow.inputs.datasets import open_data
 from attnflow.scoring.registry import Spec, names
-
-ENGINES = ("local", "ray")
-# A part is written after this many examples or seconds, whichever comes first: a killed run repeats at most these.
-PART_EXAMPLES, PART_SECONDS = 64, 5.0
 
 
 def compare(
@@ -94,8 +85,7 @@ def compare(
     >>> list(c.to_frame().columns)[5:]
     ['mean', 'std', 'low', 'high', 'n', 'nan', 'ties']
     """
-    if word(engine, "engine") not in ENGINES:
-        raise SelectionError(f"engine={engine!r} is not known. Use one of: {', '.join(ENGINES)}.")
+    check_engine(engine)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     rest: dict[str, Any] = {"position": position, "unit": unit, "k": k, "max_length": max_length}
     plan = make_plan(
@@ -110,101 +100,7 @@ def compare(
     )
     columns: dict[str, Any] = {"text_column": text_column, "target_column": target_column}
     data = open_data(dataset, split=split, streaming=streaming, limit=limit, **columns)
-    settings = {"attnflow": _version(), "model": identity(model, tokenizer), **plan.settings(), **columns}
-    with open_records(out, settings, resume) as records, _progress(show_progress, data.count) as advance:
-        todo = _undone(data, records, advance)
-        if engine == "ray":
-            from attnflow.comparing.cluster import run
-
-            run(model, tokenizer, plan, todo, records, advance, workers)
-        else:
-            _run(Worker(model, tokenizer, plan), todo, records, advance)
-        _complete(data, records, resume)
-        return Comparison(records.table(), settings, records.costs(), bootstrap, seed)
-
-
-def _version() -> str:
-    from attnflow.version import __version__
-
-    return __version__
-
-
-def _undone(data: Data, records: Records, advance: Any) -> Iterator[Row]:
-    """The rows without records; a row whose text is not the one on record is an error."""
-    known = dict(records.done)
-    for row in data:
-        digest = known.get(row.number)
-        if digest is None:
-            yield row
-            continue
-        if digest != row.digest:
-            raise FileError(
-                f"Example {row.number} has another text or target than on record in {records.folder}: the data have "
-                "changed. Use the same data, or give another folder."
-            )
-        advance(1)
-
-
-def _run(worker: Worker, rows: Iterator[Row], records: Records, advance: Any) -> None:
-    """One example after the other; a part is written every few seconds, and when anything ends the run."""
-    made: list[dict[str, Any]] = []
-    count, since = 0, time.monotonic()
-    try:
-        for row in rows:
-            made += worker.records(row)
-            count += 1
-            advance(1)
-            if count >= PART_EXAMPLES or time.monotonic() - since >= PART_SECONDS:
-                records.add(to_table(made, worker.take_costs()))
-                made, count, since = [], 0, time.monotonic()
-    finally:
-        if made:
-            records.add(to_table(made, worker.take_costs()))
-
-
-def _complete(data: Data, records: Records, resume: bool) -> None:
-    """Records of examples that the data no longer have would count in the result."""
-    if not records.done:
-        raise InputError("The dataset gave 0 examples: give at least one.")
-    if resume and data.count is not None and max(records.done) >= data.count:
-        raise FileError(
-            f"{records.folder} holds example {max(records.done)}, but the data now end at {data.count - 1}. "
-            "Use the same data and no smaller limit, or give another folder."
-        )
-
-
-@contextmanager
-def _progress(show: bool, total: int | None) -> Iterator[Any]:
-    if not show:
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("comparing"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total, rate="")
-        start, done = time.monotonic(), 0
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            rate = done / max(time.monotonic() - start, 1e-9)
-            bar.update(task, advance=count, rate=f"{rate:.1f} a second")
-
-        yield advance
+    settings = {"model": identity(model, tokenizer), **plan.settings(), **columns}
+    run = Run(plan, model, tokenizer, data, settings)
+    table, costs = run.go(out, resume, show_progress=show_progress, engine=engine, workers=workers)
+    return Comparison(table, run.settings, costs, bootstrap, seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KEYS = ("method", "reference", "correlation", "special", "layer")
-_HEAD = b"attnflow"
 FORMAT = 2  # files of format 1 have no digest
 
 
@@ -184,62 +182,39 @@ class Comparison:
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write records, settings and costs to one Parquet file."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from attnflow.comparing.records import sealed
+        from attnflow.comparing.records import write_result
 
         head = {
             "format": FORMAT, "settings": dict(self.settings), "costs": dict(self.costs), "bootstrap": self.bootstrap,
             "seed": self.seed,
         }  # fmt: skip
-        marked = self.table.replace_schema_metadata({_HEAD: json.dumps(head).encode()})
-        sink = pa.BufferOutputStream()
-        pq.write_table(sealed(marked), sink)
-        files.write_bytes(files.as_path(path), sink.getvalue().to_pybytes(), overwrite)
+        write_result(files.as_path(path), self.table, head, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Comparison:
         """Read what :meth:`save` wrote, or the folder of a run (also of one that is not finished)."""
-        import pyarrow.parquet as pq
-
-        from attnflow.comparing.records import Records, check_seal, read_parts, read_settings
+        from attnflow.comparing.records import load_folder, read_result
 
         location = files.as_path(path)
         if location.is_dir():
-            records = Records(None)
-            settings = read_settings(location)
-            for table in read_parts(location):
-                records.add(table)
+            records, settings = load_folder(location)
             return cls(records.table(), settings, records.costs())
-        if not location.is_file():
-            raise FileError(f"{location} is neither a file nor a folder: nothing to load.")
-        try:
-            table = pq.ParquetFile(location).read()
-        except Exception as error:  # whatever the reader makes of bytes that may be anything
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise FileError(f"{location} is not a whole Parquet file ({reason}).") from None
-        head = (table.schema.metadata or {}).get(_HEAD)
-        if head is None:
-            raise FileError(f"{location} is a Parquet file, but Comparison.save did not write it.")
+        table, kept = read_result(location, "Comparison.save", first_sealed=2)
         with files.reading(location):
-            kept = json.loads(head)
-            check_seal(table, location, required=kept.get("format", 1) > 1)
             costs = {str(k): float(v) for k, v in kept["costs"].items()}
-            plain = _checked(table.replace_schema_metadata(None))
-            return cls(plain, dict(kept["settings"]), costs, int(kept["bootstrap"]), int(kept["seed"]))
+            return cls(_checked(table), dict(kept["settings"]), costs, int(kept["bootstrap"]), int(kept["seed"]))
 
 
 def _checked(table: pa.Table) -> pa.Table:
     """The table, if its columns are of the kinds that a comparison has."""
-    from attnflow.comparing.records import schema
+    from attnflow.comparing.records import COMPARE
 
     missing = [name for name in (*KEYS, "example", "value", "ties") if name not in table.column_names]
     if missing:
         raise FileError(
             f"A comparison has the column {missing[0]}, and this table has {', '.join(table.column_names)}."
         )
-    for column in schema():
+    for column in COMPARE.schema():
         if column.name in table.column_names:
             table.column(column.name).cast(column.type)  # raises where it cannot be done
     return table

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from attnflow.comparing.records import COMPARE, Layout
 from attnflow.correlation import METHODS as CORRELATIONS
 from attnflow.digests import config_digest, files_digest, tokenizer_digest, weights_digest
 from attnflow.errors import SelectionError
@@ -14,6 +15,9 @@ from attnflow.inputs.running import unwrap
 from attnflow.models.loading import commit_of
 from attnflow.numbers import check_max_length, wholes, word
 from attnflow.scoring.registry import MethodCall, Spec, calls
+
+if TYPE_CHECKING:
+    from attnflow.comparing.runs import Worker
 
 UNITS = ("token", "word")
 
@@ -33,6 +37,14 @@ class Plan:
     max_length: int | None = None
     batch_size: int = 32
     on_error: str = "raise"
+    layout: ClassVar[Layout] = COMPARE
+    doing: ClassVar[str] = "comparing"
+
+    def worker(self, model: Any, tokenizer: Any) -> Worker:
+        """What turns rows into records."""
+        from attnflow.comparing.worker import CompareWorker
+
+        return CompareWorker(model, tokenizer, self)
 
     def settings(self) -> dict[str, Any]:
         """Plain JSON: two runs with the same settings have the same records."""

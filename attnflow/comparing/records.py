@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = 2  # runs of format 1 have no digests
-_DIGEST = b"digest"
+_DIGEST, _HEAD = b"digest", b"attnflow"
 _GO_ON = "Every part that is there is whole: make room, and go on with resume=True (--resume)."
 COLUMNS = {
     "example": "int64",
@@ -46,18 +47,33 @@ COLUMNS = {
 }
 
 
-def schema() -> pa.Schema:
-    """The columns of a record."""
-    import pyarrow as pa
+@dataclass(frozen=True)
+class Layout:
+    """What the records of one kind of run hold.
 
-    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+    Attributes:
+        command: who writes them, for messages.
+        columns: the type of each column, by name; ``example``, ``digest`` and ``error`` are always among them.
+    """
+
+    command: str
+    columns: Mapping[str, str]
+
+    def schema(self) -> pa.Schema:
+        """The columns of a record."""
+        import pyarrow as pa
+
+        return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in self.columns.items()])
 
 
-def to_table(rows: Sequence[Mapping[str, Any]], costs: Mapping[str, float]) -> pa.Table:
+COMPARE = Layout("attnflow compare", COLUMNS)
+
+
+def to_table(rows: Sequence[Mapping[str, Any]], costs: Mapping[str, float], layout: Layout = COMPARE) -> pa.Table:
     """Records as a table, with what they cost (seconds by part) in its metadata."""
     import pyarrow as pa
 
-    table = pa.Table.from_pylist(list(rows), schema())
+    table = pa.Table.from_pylist(list(rows), layout.schema())
     return table.replace_schema_metadata({b"costs": json.dumps(dict(costs)).encode()})
 
 
@@ -116,8 +132,8 @@ class Records:
     Use :func:`open_records`. ``done`` tells which examples have records, with the digest of their text.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None, layout: Layout = COMPARE) -> None:
+        self.folder, self.layout = folder, layout
         self.tables: list[pa.Table] = []
         self.done: dict[int, str] = {}
 
@@ -136,7 +152,7 @@ class Records:
         """All records, by example."""
         import pyarrow as pa
 
-        tables = self.tables or [schema().empty_table()]
+        tables = self.tables or [self.layout.schema().empty_table()]
         return pa.concat_tables([t.replace_schema_metadata(None) for t in tables]).sort_by("example")
 
     def costs(self) -> dict[str, float]:
@@ -150,22 +166,22 @@ class Records:
 
 @contextmanager
 def open_records(
-    folder: str | os.PathLike[str] | None, settings: Mapping[str, Any], resume: bool = False
+    folder: str | os.PathLike[str] | None, settings: Mapping[str, Any], resume: bool = False, layout: Layout = COMPARE
 ) -> Iterator[Records]:
     """The records of a run with these settings: new ones, or with ``resume`` those that are there already."""
     if folder is None:
-        yield Records(None)
+        yield Records(None, layout)
         return
     path = files.as_path(folder, "out")
-    _refuse_foreign(path)
+    _refuse_foreign(path, layout)
     with files.writing(path):
         (path / "parts").mkdir(parents=True, exist_ok=True)
     with _locked(path):
         _prepare(path, settings, resume)
         for stray in (path / "parts").glob("*.part"):
             stray.unlink()
-        records = Records(path)
-        for table in read_parts(path):
+        records = Records(path, layout)
+        for table in read_parts(path, layout):
             records._note(table)
         yield records
 
@@ -180,7 +196,7 @@ def _read_head(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileError(f"{folder} has no settings.json: attnflow compare did not write it.") from None
+        raise FileError(f"{folder} has no settings.json: it holds no run of attnflow.") from None
     except OSError as error:
         raise FileError(f"Cannot read {path}: {error.strerror or error}.") from None
     except (ValueError, RecursionError):
@@ -193,7 +209,7 @@ def _read_head(folder: Path) -> dict[str, Any]:
     return found
 
 
-def read_parts(folder: Path) -> Iterator[pa.Table]:
+def read_parts(folder: Path, layout: Layout = COMPARE) -> Iterator[pa.Table]:
     """The parts in ``folder``, each with the records of whole examples."""
     import pyarrow.parquet as pq
 
@@ -207,13 +223,48 @@ def read_parts(folder: Path) -> Iterator[pa.Table]:
                 f"{part} is not a whole Parquet file ({reason}). Remove it, and its examples are done again:  rm {part}"
             ) from None
         with files.reading(part):
-            if sorted(table.column_names) != sorted(COLUMNS):
+            if sorted(table.column_names) != sorted(layout.columns):
                 have = ", ".join(table.column_names)
-                raise FileError(f"{part} has columns {have}: attnflow compare did not write it.")
+                raise FileError(f"{part} has columns {have}: {layout.command} did not write it.")
             check_seal(table, part, required)
-            table = table.select(list(COLUMNS)).cast(schema().with_metadata(table.schema.metadata))
+            table = table.select(list(layout.columns)).cast(layout.schema().with_metadata(table.schema.metadata))
             costs_of(table)
         yield table
+
+
+def load_folder(folder: Path, layout: Layout = COMPARE) -> tuple[Records, dict[str, Any]]:
+    """(records, settings) of the run in ``folder``, also of one that is not finished; nothing is written."""
+    settings = read_settings(folder)
+    records = Records(None, layout)
+    for table in read_parts(folder, layout):
+        records.add(table)
+    return records, settings
+
+
+def write_result(path: Path, table: pa.Table, head: Mapping[str, Any], overwrite: bool) -> None:
+    """Write the records of a finished run, and what is known about them, to one sealed Parquet file."""
+    marked = table.replace_schema_metadata({_HEAD: json.dumps(dict(head)).encode()})
+    files.write_bytes(path, _parquet(sealed(marked)), overwrite)
+
+
+def read_result(path: Path, writer: str, first_sealed: int = 1) -> tuple[pa.Table, dict[str, Any]]:
+    """(table, head) as :func:`write_result` wrote them; ``first_sealed`` is the first format that has a digest."""
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise FileError(f"{path} is neither a file nor a folder: nothing to load.")
+    try:
+        table = pq.ParquetFile(path).read()
+    except Exception as error:  # whatever the reader makes of bytes that may be anything
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise FileError(f"{path} is not a whole Parquet file ({reason}).") from None
+    found = (table.schema.metadata or {}).get(_HEAD)
+    if found is None:
+        raise FileError(f"{path} is a Parquet file, but {writer} did not write it.")
+    with files.reading(path):
+        head = json.loads(found)
+        check_seal(table, path, required=head.get("format", 1) >= first_sealed)
+    return table.replace_schema_metadata(None), head
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -259,13 +310,13 @@ def _prepare(path: Path, settings: Mapping[str, Any], resume: bool) -> None:
     files.write_bytes(path / "settings.json", head.encode(), overwrite=False)
 
 
-def _refuse_foreign(path: Path) -> None:
+def _refuse_foreign(path: Path, layout: Layout) -> None:
     """A folder that holds something else is left alone, down to the lock."""
     with files.writing(path):
         if path.exists() and not path.is_dir():
             raise FileError(f"{path} is a file, and the records need a folder: give a new one.")
         if path.exists() and not (path / "settings.json").exists() and not _only_ours(path):
-            raise FileError(f"{path} is not empty and holds no run of attnflow compare: give a new folder.")
+            raise FileError(f"{path} is not empty and holds no run of {layout.command}: give a new folder.")
 
 
 def _only_ours(path: Path) -> bool:
@@ -275,12 +326,16 @@ def _only_ours(path: Path) -> bool:
 
 
 def _write_part(path: Path, table: pa.Table) -> None:
+    files.write_bytes(path, _parquet(sealed(table)), overwrite=True, advice=_GO_ON)
+
+
+def _parquet(table: pa.Table) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(sealed(table), sink)
-    files.write_bytes(path, sink.getvalue().to_pybytes(), overwrite=True, advice=_GO_ON)
+    pq.write_table(table, sink)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 @contextmanager

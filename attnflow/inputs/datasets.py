@@ -24,16 +24,35 @@ _TEXT = ("text", "sentence", "sentences", "content", "review")
 
 @dataclass(frozen=True)
 class Row:
-    """One example: its number in the data, what is encoded, and the target (None = what the model predicts)."""
+    """One example: its number in the data, what is encoded, and the target (None = what the model predicts).
+
+    ``truth`` are the places of the words that must matter, as (first, last + 1) characters of the text.
+    """
 
     number: int
     text: Any
-    target: int | str | None = None
+    target: Any = None
+    truth: tuple[tuple[int, int], ...] = ()
 
     @property
     def digest(self) -> str:
         """A short mark of its content, by which a resumed run sees that the data are the same."""
-        return digest_of([self.text, self.target])
+        return digest_of([self.text, self.target, *([self.truth] if self.truth else [])])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that are at hand, in the place of :class:`Data`."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return 1 + max((row.number for row in self.rows), default=-1)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
 
 
 @dataclass(frozen=True)
@@ -47,6 +66,7 @@ class Data:
     limit: int | None
     skip_empty: bool = False
     whole_targets: bool = False
+    truth_column: str | None = None
 
     def __iter__(self) -> Iterator[Row]:
         for number, item in enumerate(islice(iter(self.items), self.limit)):
@@ -58,7 +78,7 @@ class Data:
             if self.skip_empty and not str(item[self.text_column]).strip():
                 continue
             text = self._cell(item, self.text_column, number)
-            yield Row(number, _image(text, number), self._target(item, number))
+            yield Row(number, _image(text, number), self._target(item, number), self._truth(item, text, number))
 
     def _cell(self, item: Mapping[str, Any], column: str, number: int) -> Any:
         value = item.get(column)
@@ -77,6 +97,11 @@ class Data:
         value = self._cell(item, self.target_column, number)
         return int(value) if self.whole_targets else value
 
+    def _truth(self, item: Mapping[str, Any], text: Any, number: int) -> tuple[tuple[int, int], ...]:
+        if self.truth_column is None:
+            return ()
+        return word_places(str(text), self._cell(item, self.truth_column, number), number)
+
     def checked(self) -> Data:
         """The same, gone through once, so that what is missing is refused before anything runs.
 
@@ -87,6 +112,29 @@ class Data:
             count = row.number + 1
             whole = whole and isinstance(row.target, str) and _WHOLE.fullmatch(row.target) is not None
         return replace(self, count=count, whole_targets=whole)
+
+
+def word_places(text: str, named: Any, number: int = 0) -> tuple[tuple[int, int], ...]:
+    """Where words stand in a text: ``named`` is a word, the number of a word (from 0), or several of them.
+
+    >>> word_places("the keys of the king", "keys"), word_places("the keys of the king", [1, "king"])
+    (((4, 8),), ((4, 8), (16, 20)))
+    """
+    spans = [found.span() for found in re.finditer(r"\S+", text)]
+    places: list[tuple[int, int]] = []
+    several = isinstance(named, list | tuple) or hasattr(named, "tolist")
+    for one in list(named) if several else [named]:
+        if isinstance(one, str) and not _WHOLE.fullmatch(one):
+            found = [span for span in spans if text[slice(*span)].strip(".,;:!?\"'()") == one]
+        else:
+            found = [spans[int(one)]] if 0 <= int(one) < len(spans) else []
+        if not found:
+            raise InputError(
+                f"Row {number} (from 0) names {one!r} as what must matter, and its {len(spans)} words are {text[:80]!r}: "
+                f"name one of them, or give its number (0 to {len(spans) - 1})."
+            )
+        places += found
+    return tuple(places)
 
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
@@ -114,6 +162,7 @@ def open_data(
     *,
     text_column: str | None = None,
     target_column: str | None = None,
+    truth_column: str | None = None,
     split: str | None = None,
     streaming: bool = False,
     limit: int | None = None,
@@ -125,6 +174,7 @@ def open_data(
             the name of one on the hub, or a file (.csv, .tsv, .json, .jsonl, .parquet, .txt, also with .gz).
         text_column: the column with the text; found automatically if it is called "text" or "sentence".
         target_column: the column with the target, for instance the right label.
+        truth_column: the column with what must matter: a word of the text, the number of a word, or several of them.
         split: the split to read, if a name is given.
         streaming: for a name, read while going, for data larger than the disk. A file is always read so.
         limit: use only this many examples.
@@ -151,12 +201,13 @@ def open_data(
         raise InputError("The dataset has 0 examples: give at least one.")
     columns = _columns(dataset)
     text = _text_column(columns, text_column)
-    if target_column is not None and target_column not in (columns or ()):
-        raise InputError(_no_column("target_column", target_column, columns))
+    for argument, given in (("target_column", target_column), ("truth_column", truth_column)):
+        if given is not None and given not in (columns or ()):
+            raise InputError(_no_column(argument, given, columns))
     if limit is not None and whole(limit, "limit") < 1:
         raise InputError(f"limit={limit}, but at least 1 example is needed.")
     shown = count if limit is None else limit if count is None else min(limit, count)
-    data = Data(dataset, shown, text, target_column, limit, skip_empty)
+    data = Data(dataset, shown, text, target_column, limit, skip_empty, truth_column=truth_column)
     return data.checked() if isinstance(dataset, Table) else data
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from attnflow import blankout, demo, flow, gradient, raw, rollout
+from attnflow.comparing import runs
 from attnflow.comparing.compare import compare
 from attnflow.comparing.comparison import Comparison
 from attnflow.correlation import correlate
@@ -154,8 +155,7 @@ def test_nothing_of_the_model_is_changed():
 
 
 def test_records_are_written_as_they_are_made_and_resumed(tmp_path, monkeypatch):
-    # By its module: once the function is a public name, attnflow.compare is the function.
-    monkeypatch.setattr(sys.modules["attnflow.comparing.compare"], "PART_EXAMPLES", 2)
+    monkeypatch.setattr(runs, "PART_EXAMPLES", 2)
     seen = []
 
     def spy(model, tokenizer, inputs):
@@ -204,7 +204,8 @@ import sys, torch
 torch.set_num_threads(1)
 from attnflow.comparing.compare import compare
 from tests.tiny_models import tiny, tokenizer
-sys.modules["attnflow.comparing.compare"].PART_EXAMPLES = 3
+from attnflow.comparing import runs
+runs.PART_EXAMPLES = 3
 words = "the key to is are on table a film was great dull author talked sara about book".split()
 texts = [" ".join(words[i % 7 : i % 7 + 3 + i % 5]) for i in range(60)]
 print("ready", flush=True)
