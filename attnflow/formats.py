@@ -27,6 +27,24 @@ POLICY = (
 """For pages without scripts: none may run, and nothing may be loaded. A second wall behind the escaping."""
 
 
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:54rem;margin:2rem auto;padding:0 1rem;color:#1b1b1f;"
+    "background:#fff}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;display:block;"
+    "overflow-x:auto}th,td{padding:.25rem .75rem;border-bottom:1px solid #ddd;text-align:right}th:first-child,"
+    "td:first-child{text-align:left}svg{max-width:100%;height:auto;background:#fff}"
+    "@media(prefers-color-scheme:dark){body{color:#e6e6ea;background:#17171b}th,td{border-color:#444}}"
+)
+
+
+def page(title: str, body: str) -> str:
+    """A self-contained report: ``body`` is markup, in which whoever calls has escaped every text."""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width">{POLICY}<style>{_STYLE}</style></head><body>'
+        f"{body}</body></html>\n"
+    )
+
+
 @dataclass(frozen=True)
 class Document:
     """A text, and the files that it refers to, by name; they are written to the same folder."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.registry import experiments
-from attnflow.formats import POLICY, Document, figure_bytes, write_file
+from attnflow.formats import Document, figure_bytes, page, write_file
 
 READING = (
     "Jain & Wallace (2019) read low agreement, small changes under shuffling and easy adversaries as evidence against "
@@ -18,13 +18,6 @@ READING = (
     "carry something. No single experiment decides; each states below what it cannot say."
 )
 PARTS = ("page", "markdown")
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:54rem;margin:2rem auto;padding:0 1rem;color:#1b1b1f;"
-    "background:#fff}table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;display:block;"
-    "overflow-x:auto}th,td{padding:.25rem .75rem;border-bottom:1px solid #ddd;text-align:right}th:first-child,"
-    "td:first-child{text-align:left}svg{max-width:100%;height:auto;background:#fff}"
-    "@media(prefers-color-scheme:dark){body{color:#e6e6ea;background:#17171b}th,td{border-color:#444}}"
-)
 
 
 def summary(findings: Sequence[Finding]) -> list[tuple[str, str]]:
@@ -56,11 +49,9 @@ def to_html(findings: Sequence[Finding], title: str, facts: Mapping[str, Any]) -
     body = "".join(
         f"{f.to_html()}<details><summary>Settings</summary><p>{escape(_settings(f))}</p></details>" for f in findings
     )
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width">{POLICY}<style>{_STYLE}</style></head><body>'
-        f"<h1>{escape(title)}</h1><ul>{facts_list}</ul><h2>In short</h2><ul>{items}</ul><p>{escape(READING)}</p>{body}"
-        "</body></html>\n"
+    return page(
+        title,
+        f"<h1>{escape(title)}</h1><ul>{facts_list}</ul><h2>In short</h2><ul>{items}</ul><p>{escape(READING)}</p>{body}",
     )
 
 
