@@ -117,6 +117,32 @@ class Embedder:
         return outputs
 
 
+    @contextmanager
+    def shaken(self, noise: Sequence[Tensor]) -> Iterator[None]:
+        """While this is open, ``noise`` ``[1, positions, dimensions]`` is added to what each slot looks up.
+
+        Whoever runs the model meanwhile (a capture, a gradient) sees an input a little beside the true one.
+        """
+
+        def add(slot: Slot, extra: Tensor) -> Any:
+            def hook(module: nn.Module, args: Any, output: Any) -> Any:
+                first = output[0] if isinstance(output, tuple) else output
+                there = _straight(first, slot.turned)
+                if there.ndim != 3 or there.shape[1] != extra.shape[1]:
+                    return None
+                new = _straight(there + extra.to(there.dtype), slot.turned)
+                return (new, *output[1:]) if isinstance(output, tuple) else new
+
+            return slot.module.register_forward_hook(hook)
+
+        handles = [add(slot, extra) for slot, extra in zip(self.slots, noise, strict=True)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
 _found: WeakKeyDictionary[nn.Module, dict[tuple[str, tuple[str, ...]], Embedder]] = WeakKeyDictionary()
 
 

@@ -254,6 +254,21 @@ def _index(model: Any, tokenizer: Any, goal: Goal, target: int | str, count: int
     return _token_id(tokenizer, target, count)
 
 
+def check_target(model: Any, tokenizer: Any, target: Any) -> None:
+    """Refuse a class or token that the model does not have, before it is run; None is what it predicts."""
+    if target is None or callable(target):
+        return
+    labels: Mapping[int, str] = _config(model, "id2label") or {}
+    kind = "token" if type(model).__name__.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel")) else "classification"
+    count = len(labels) if kind == "classification" else int(_config(model, "vocab_size") or 0)
+    if count == 0:
+        return
+    goal = Goal(kind, None, "prob", None, "")
+    plain = _plain(target)
+    for one in plain if isinstance(plain, tuple) else (plain,):
+        _index(model, tokenizer, goal, one, count)
+
+
 def _token_id(tokenizer: Any, target: str, count: int) -> int:
     if tokenizer is None:
         raise SelectionError(f"target={target!r} is a token, but no tokenizer is given. Pass its id.")

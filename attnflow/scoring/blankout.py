@@ -310,8 +310,8 @@ def _one_by_one(
     scores = np.full(len(groups.members), np.nan)
     buckets: dict[Any, list[tuple[int, dict[str, Any], Goal]]] = defaultdict(list)
     for g, members in enumerate(groups.members):
-        variant = example.mirror(members, blank) if example.mirrored else _without(example.lean(goal), members)
-        at = _goal_without(example, goal, members)
+        variant = example.mirror(members, blank) if example.mirrored else without(example.lean(goal), members)
+        at = goal_without(example, goal, members)
         if variant is None or at is None:
             continue
         shape = tuple(variant[n].shape[1] for n in IDS if n in variant)
@@ -324,8 +324,11 @@ def _one_by_one(
     return scores
 
 
-def _goal_without(example: Example, goal: Goal, members: Sequence[int]) -> Goal | None:
-    """The goal's position counts in the decoder where there is one; the members count from the encoder on."""
+def goal_without(example: Example, goal: Goal, members: Sequence[int]) -> Goal | None:
+    """The goal after ``members`` were deleted; None if it went with them.
+
+    The goal's position counts in the decoder where there is one; the members count from the encoder on.
+    """
     shift = example.inputs["input_ids"].shape[1] if "decoder_input_ids" in example.inputs else 0
     deleted = tuple(m - shift for m in members if m >= shift)
     last = goal.position is not None and goal.position == len(example.queries) - 1
@@ -335,7 +338,7 @@ def _goal_without(example: Example, goal: Goal, members: Sequence[int]) -> Goal 
     return goal.without(deleted)
 
 
-def _without(inputs: Mapping[str, Any], members: Sequence[int]) -> dict[str, Any] | None:
+def without(inputs: Mapping[str, Any], members: Sequence[int]) -> dict[str, Any] | None:
     """The inputs without some positions; None if nothing would be left."""
     length = inputs["input_ids"].shape[1]
     out = dict(inputs)
