@@ -35,6 +35,7 @@ __all__ = [
     "flow",
     "gradient",
     "methods",
+    "rank",
     "raw",
     "register",
     "rollout",
@@ -42,5 +43,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from attnflow.comparing.compare import compare
+    from attnflow.faithfulness.rank import rank
 else:
-    __getattr__ = on_first_use(__name__, compare="attnflow.comparing.compare")
+    __getattr__ = on_first_use(__name__, compare="attnflow.comparing.compare", rank="attnflow.faithfulness.rank")

@@ -12,7 +12,14 @@ from typing import Any
 
 import typer
 
-PACKAGES = ("attnflow", "attnflow.audit", "attnflow.capturing", "attnflow.comparing", "attnflow.flowgraph")
+PACKAGES = (
+    "attnflow",
+    "attnflow.audit",
+    "attnflow.capturing",
+    "attnflow.comparing",
+    "attnflow.faithfulness",
+    "attnflow.flowgraph",
+)
 
 
 def names() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The command line: ``attnflow explain | compare | probe | audit | models | demo``; one file per command."""
+"""The command line: ``attnflow explain | compare | rank | probe | audit | models | demo``; one file per command."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from attnflow.commands.demo import demo_command
 from attnflow.commands.explain import explain_command
 from attnflow.commands.models import models_command
 from attnflow.commands.probe import app as probe_app
+from attnflow.commands.rank import rank_command
 from attnflow.errors import AttnFlowError
 from attnflow.tokens import whole_text
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(name="compare")(compare_command)
+app.command(name="rank")(rank_command)
 app.add_typer(probe_app, name="probe")
 app.command(name="audit")(audit_command)
 app.command(name="explain")(explain_command)

@@ -130,8 +130,8 @@ def word_places(text: str, named: Any, number: int = 0) -> tuple[tuple[int, int]
             found = [spans[int(one)]] if 0 <= int(one) < len(spans) else []
         if not found:
             raise InputError(
-                f"Row {number} (from 0) names {one!r} as what must matter, and its {len(spans)} words are {text[:80]!r}: "
-                f"name one of them, or give its number (0 to {len(spans) - 1})."
+                f"Row {number} (from 0) names {one!r} as what must matter, and its {len(spans)} words are "
+                f"{text[:80]!r}: name one of them, or give its number (0 to {len(spans) - 1})."
             )
         places += found
     return tuple(places)

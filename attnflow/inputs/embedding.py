@@ -116,7 +116,6 @@ class Embedder:
             )
         return outputs
 
-
     @contextmanager
     def shaken(self, noise: Sequence[Tensor]) -> Iterator[None]:
         """While this is open, ``noise`` ``[1, positions, dimensions]`` is added to what each slot looks up.
