@@ -40,7 +40,7 @@ def _described(name: str, value: Any) -> Iterator[str]:
 
 
 def _arguments(value: Any) -> str:
-    if not inspect.isroutine(value):
+    if not (inspect.isroutine(value) and callable(value)):  # a cached property is the one without the other
         return ""
     return f"({', '.join(_argument(p) for p in inspect.signature(value).parameters.values())})"
 
