@@ -4,7 +4,7 @@
     python benchmarks/league.py page --work FOLDER
 
 ``run`` makes the records of one league (they are in FOLDER/NAME, and a run that was stopped goes on). ``page`` reads
-all leagues that are there, finished or not, and writes docs/data/league-*.csv, the figure and the tables of docs/league.md.
+all leagues that are there, finished or not, and writes docs/data/league-*.csv, and figure and tables of docs/league.md.
 
 NAME is one of
 

@@ -34,6 +34,7 @@ SHOWN = (
     "input_x_gradient", "integrated_gradients", "integrated_gradients signed", "blankout", "blankout signed",
 )  # fmt: skip
 PAPER = ("raw", "rollout", "flow")
+BY_LAYER = (*PAPER, "direct", "rollout:alti", "flow:alti", "direct:alti", "rollout:gradient", "chefer")
 
 
 def write_page(work: Path, docs: Path) -> None:
@@ -71,6 +72,11 @@ def draw(docs: Path) -> None:
     insert(docs / "league.md", "tables", "\n\n".join(parts))
     insert(docs / "league.md", "depth", depth(docs))
     insert(docs / "league.md", "random", randomised(docs))
+
+
+def titled(name: str) -> str:
+    """The name of a league at the beginning of a sentence."""
+    return TITLES[name][0].upper() + TITLES[name][1:]
 
 
 def family(row: Any) -> str:
@@ -134,7 +140,7 @@ def short_table(docs: Path, name: str, table: pd.DataFrame) -> str:
 def depth(docs: Path) -> str:
     """For each league with all layers, the mean of one measure by layer."""
     parts = []
-    for name, title in TITLES.items():
+    for name in TITLES:
         path = docs / "data" / f"league-{name}-layers.csv"
         if not path.is_file():
             continue
@@ -144,22 +150,10 @@ def depth(docs: Path) -> str:
         kind = kept["kind"].iloc[0]
         wide = kept[kept["kind"] == kind].pivot_table(index="method", columns="layer", values="mean", sort=False)
         layers = [c for c in wide.columns if c >= 0]
-        names = (
-            "raw",
-            "rollout",
-            "flow",
-            "direct",
-            "rollout:alti",
-            "flow:alti",
-            "direct:alti",
-            "rollout:gradient",
-            "chefer",
-        )
-        rows = [[m, *(f"{wide.loc[m, c]:.2f}" for c in layers)] for m in names if m in wide.index]
+        rows = [[m, *(f"{wide.loc[m, c]:.2f}" for c in layers)] for m in BY_LAYER if m in wide.index]
         chance = f"; a random ranking has {wide.loc['random', -1]:.2f}" if "random" in wide.index else ""
-        said = (
-            f"{title[0].upper()}{title[1:]}, {int(kept['n'].max())} texts: {measure.replace('_', ' ')} {kind}{chance}."
-        )
+        shown = measure.replace("_", " ")
+        said = f"{titled(name)}, {int(kept['n'].max())} texts: {shown} {kind}{chance}."
         parts.append(f"{said}\n\n{markdown(['method', *(f'layer {c}' for c in layers)], rows)}")
     return "\n\n".join(parts) or "No league with all layers is recorded."
 
@@ -167,7 +161,7 @@ def depth(docs: Path) -> str:
 def randomised(docs: Path) -> str:
     """Which scores survive when every weight is random."""
     parts = []
-    for name, title in TITLES.items():
+    for name in TITLES:
         path = docs / "data" / f"league-{name}-random.csv"
         if not path.is_file():
             continue
@@ -175,7 +169,7 @@ def randomised(docs: Path) -> str:
         kept = frame[frame["measure"] == "randomisation"].sort_values("mean", ascending=False)
         rows = [[r.method, f"{r.mean:.2f}", f"{r.low:.2f}–{r.high:.2f}"] for r in kept.itertuples()]
         count = int(kept["n"].max())
-        said = f"{title[0].upper()}{title[1:]}, {count} texts: rank correlation with the scores of a model of random weights."
+        said = f"{titled(name)}, {count} texts: rank correlation with the scores on random weights."
         ends = [*rows[:5], ["…", "", ""], *rows[-4:]] if len(rows) > 10 else rows
         parts.append(f"{said}\n\n{markdown(['method', 'correlation', '95 %'], ends)}")
     return "\n\n".join(parts) or "Nothing is recorded."

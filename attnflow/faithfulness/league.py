@@ -146,6 +146,8 @@ class League:
             if MEASURES[measure].judged:
                 values = self._cube[:, :, j]
                 parts.append(duels(values if MEASURES[measure].higher else -values, opponents))
+        if not parts:  # stability and randomisation alone rank nothing
+            return np.full(self._cube.shape[:2], np.nan)
         stacked = np.stack(parts)
         known = ~np.isnan(stacked)
         return np.where(known.any(0), np.where(known, stacked, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
@@ -177,7 +179,7 @@ class League:
         frame["randomised"] = [self.survival(line) for line in self.lines]
         p = [np.nan if i == random else paired(wins[:, i], wins[:, random]) for i in range(len(self.lines))]
         frame["p"] = holm(np.array(p))
-        eligible = np.where(frame["role"] == "ceiling", -1.0, frame["wins"])
+        eligible = np.where(frame["role"] == "ceiling", -1.0, frame["wins"].fillna(-1.0))
         best = int(np.argmax(eligible))
         p = [np.nan if i == best else paired(wins[:, best], wins[:, i]) for i in range(len(self.lines))]
         frame["p_best"] = holm(np.array(p))

@@ -30,13 +30,15 @@ def verdict(standings: pd.DataFrame, examples: int) -> str:
     ranked = standings[~standings["role"].isin(["ceiling"]) & (standings["method"] != RANDOM)]
     beating = ranked[(ranked["p"] < LEVEL) & (ranked["wins"] > random["wins"])]
     parts = [_choice(ranked, beating, examples), _chance(ranked, beating)]
+    if standings["wins"].isna().all():
+        parts = ["These measures rank no method: a score that never changes would win them."]
     survivors = [str(r.name_) for r in _named(standings) if r.randomised >= SURVIVES]
     if survivors:
         parts.append(
             f"{_joined(survivors)} {'keep their' if len(survivors) > 1 else 'keeps its'} ranking when all weights of "
             f"the model are random (rank correlation {SURVIVES} or more): that says little about the model."
         )
-    ceiling = standings[standings["role"] == "ceiling"]
+    ceiling = standings[(standings["role"] == "ceiling") & standings["wins"].notna()]
     if len(ceiling):
         top = ceiling.iloc[0]
         parts.append(f"{top['name']}, which asks what the measures ask, wins {_share(top)} and stands as a ceiling.")

@@ -156,6 +156,12 @@ def test_a_score_that_survives_random_weights_is_named():
     assert "places keeps its ranking when all weights of the model are random" in league.verdict()
 
 
+def test_measures_that_rank_nothing_say_so():
+    league = rank(tiny("bert"), tokenizer(), texts(1), methods="gradient", measures="randomisation")
+    assert league.verdict().startswith("These measures rank no method") and "gradient" in league.to_markdown()
+    assert league.standings()["wins"].isna().all() and "<svg" in league.to_html()
+
+
 @pytest.mark.parametrize("name", ["bert-mlm", "gpt2", "llama"])
 def test_language_models(name):
     data = ["the key [MASK] on the table", "a dull film [MASK] great"] if name == "bert-mlm" else [
