@@ -15,6 +15,7 @@ from attnflow.lazy import on_first_use
 from attnflow.relevance import Relevance
 from attnflow.scoring.blankout import blankout
 from attnflow.scoring.direct import direct
+from attnflow.scoring.explain import explain
 from attnflow.scoring.flow.flow import flow
 from attnflow.scoring.gradient import gradient
 from attnflow.scoring.raw import raw
@@ -32,6 +33,7 @@ __all__ = [
     "compare",
     "correlate",
     "direct",
+    "explain",
     "flow",
     "gradient",
     "methods",

@@ -18,6 +18,7 @@ from attnflow import files
 from attnflow.errors import SelectionError, ShapeError, WeightsError
 from attnflow.heads import check_heads, reduce_heads
 from attnflow.numbers import check_finite, heads_of, to_numpy, truth, whole, wholes, word
+from attnflow.reprs import one_line
 from attnflow.rows import check_sinks, divided, slack_of, with_rest
 from attnflow.tokens import Tokens
 
@@ -34,6 +35,7 @@ SINK = "⟨sink⟩"
 """Name of the column that holds what a learned sink took; it is not a position of the input."""
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Block:
     """The attention of one tower of a model: one matrix per layer.
@@ -107,6 +109,7 @@ class Attention:
         settings: every choice that was made, also those made for the user.
         edges: what the matrices hold: "attention" (the weights), "norm", "alti", "value_zeroing" or "gradient".
         residual_inside: True if the residual connection is part of the matrices, so that no method adds it again.
+        generates: True for a model whose outputs are read as the next token, so that position *i* predicts *i* + 1.
         certificate: where the layers were decomposed, by layer: how far the sum of its parts is from what the model
             computed, relative to its size.
 
@@ -127,6 +130,7 @@ class Attention:
     edges: str = "attention"
     residual_inside: bool = False
     certificate: Mapping[str, float] | None = None
+    generates: bool = False
 
     def __post_init__(self) -> None:
         if not self.blocks:
@@ -177,6 +181,13 @@ class Attention:
         if name not in self.blocks:
             raise SelectionError(f"No block {name!r}: this attention has {', '.join(map(repr, self.blocks))}.")
         return self.blocks[name]
+
+    def predicts(self, rows: Tokens) -> tuple[str, ...] | None:
+        """For each of these output positions the token that follows, which it predicts; None for other models.
+
+        What the last one predicts does not stand in the text: it is called "next token".
+        """
+        return (*rows[1:], "next token") if self.generates else None
 
     @property
     def only(self) -> Block:
@@ -236,6 +247,7 @@ class Attention:
             "notes": self.notes, "settings": dict(self.settings), "edges": self.edges,
             "residual_inside": self.residual_inside,
             "certificate": None if self.certificate is None else dict(self.certificate),
+            "generates": self.generates,
         }  # fmt: skip
         files.save(path, "attention", arrays, header, overwrite)
 
@@ -256,6 +268,7 @@ class Attention:
                 header.get("edges", "attention"),
                 bool(header.get("residual_inside", False)),
                 None if certificate is None else {str(k): float(v) for k, v in certificate.items()},
+                bool(header.get("generates", False)),
             )
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.numbers import listed, to_numpy, whole, word
+from attnflow.reprs import one_line
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens, group_words, whole_text
 
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from attnflow.attention import Attention
+    from attnflow.informative import Informative
 
 Array = npt.NDArray[Any]
 Layer = int | str
 UNITS = ("token", "word")
 
 
+@one_line
 @dataclass(frozen=True)
 class Report:
     """What a method found out about its own scores.
@@ -71,13 +74,20 @@ class Relevance:
         attention: what the scores were computed from, for the graph on the page; :meth:`save` leaves it out.
         position: the output position, where one was asked for, and ``position_token`` its name.
         unit: "token", or "word" where the columns are words.
-        dropped: the share of mass that special tokens had, where they were dropped.
+        dropped: where special tokens were dropped, the share of mass that they had at the last layer of this record,
+            over the outputs that are left; ``dropped_mass`` is what they had, per layer and output.
+        kept_rows: the numbers that the rows had before special ones were dropped.
         target: the prediction that is explained, as a label; None for methods that read attention alone.
         heads: how the heads were brought down to one matrix.
         residual: the share of the residual connection, where the method adds one.
         start_layer: the layer that the method began with.
         edges: what the matrices of the attention hold; see :class:`Attention`.
         rescaled: True if the scores were rescaled by row, so that they are no flows any more.
+        joins: how the score of a word is computed from the attention, where it is not the sum over the word's pieces:
+            ``("flow",)`` is the maximum flow into all of them together, then come the ways by which rows were rescaled.
+        predicted: what the model predicted, in a sentence, where it was asked.
+        row_agreement: for one output, how far others rank the inputs alike, where they were looked at; see
+            :attr:`informative`.
         notes: what a reader should know: layers without attention, sinks, a change of dtype.
         report: what the method found out about its own scores.
 
@@ -101,12 +111,17 @@ class Relevance:
     position_token: str | None = None
     unit: str = "token"
     dropped: float | None = None
+    dropped_mass: Array | None = None
+    kept_rows: tuple[int, ...] | None = None
     target: str | None = None
     heads: str | int | tuple[int, ...] | None = None
     residual: float | str | Sequence[float] | Array | None = None
     start_layer: int | None = None
     edges: str | None = None
     rescaled: bool = False
+    joins: tuple[str, ...] = ()
+    predicted: str | None = None
+    row_agreement: float | None = None
     notes: tuple[str, ...] = ()
     report: Report | None = None
 
@@ -142,8 +157,15 @@ class Relevance:
 
     @property
     def special_share(self) -> float:
-        """The share of all mass that lies on special tokens."""
-        return _share(self.scores, np.array(self.tokens.special, bool))
+        """The share of the mass of the last layer that lies on special tokens."""
+        return _share(self.scores[-1], np.array(self.tokens.special, bool))
+
+    @property
+    def informative(self) -> Informative:
+        """Whether the scores of the last layer say something about this text: shares, order, and likeness of rows."""
+        from attnflow.informative import informative
+
+        return informative(self)
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -152,7 +174,9 @@ class Relevance:
         layers = f"{len(self.layers)} layer{'s' if len(self.layers) > 1 else ''}"
         rows = f" × {len(self.rows)} outputs" if self.scores.ndim == 3 else f", position {self._position()}"
         model = f", model={self.model}" if self.model else ""
-        return f"Relevance({self.method}, {layers}{rows} × {len(self.tokens)} inputs{model})"
+        doubts = self.informative.doubts if len(self.tokens) >= 4 and self.layers else ()
+        said = f"; careful: {'; '.join(doubts)}" if doubts else ""
+        return f"Relevance({self.method}, {layers}{rows} × {len(self.tokens)} inputs{model}{said})"
 
     def _position(self) -> str:
         return "?" if self.position is None else str(self.position)
@@ -174,42 +198,71 @@ class Relevance:
 
     def at(self, layer: int | None = None, position: int | str | None = None) -> Relevance:
         """The part for one layer (by its true number, negatives from the top) and one output position."""
-        scores, layers, queries = self.scores, self.layers, self.queries
+        scores, layers, queries, mass = self.scores, self.layers, self.queries, self.dropped_mass
         place: dict[str, Any] = {}
         if layer is not None:
             i = pick_layer(layer, self.layers)
             scores, layers = scores[i : i + 1], self.layers[i : i + 1]
+            mass = None if mass is None else mass[i : i + 1]
         if position is not None:
             if scores.ndim == 2:
                 raise SelectionError(f"Already at position {self._position()}: there is one row per layer.")
             p = pick_position(position, self.rows)
             scores, queries = scores[:, p], None
-            place = {"position": p, "position_token": self.rows[p]}
-        return replace(self, scores=scores, layers=layers, queries=queries, **place)
+            mass = None if mass is None else mass[:, p]
+            number = p if self.kept_rows is None else self.kept_rows[p]
+            place = {"position": number, "position_token": self.rows[p], "kept_rows": None}
+        return replace(self, scores=scores, layers=layers, queries=queries, **_dropped(scores, mass), **place)
 
     def words(self) -> Relevance:
-        """Scores of words: the sum over the pieces of an input word, the mean over those of an output word."""
+        """Scores of words, from all pieces of an input word and the mean over those of an output word.
+
+        The score of an input word is the sum over its pieces. The flow into a word is the maximum flow into all of them
+        together, which is at most the sum; it is computed from the attention, exactly.
+        """
         if self.unit == "word":
             return self
-        group = group_words(self.tokens)
-        scores = group.sum_keys(self.scores)
-        queries = None
+        by_word = self.key_words()
+        scores: Array = by_word.scores
+        queries, mass = None, self.dropped_mass
         if scores.ndim == 3:
             rows = group_words(self.rows)
             scores, queries = rows.mean_queries(scores), rows.tokens
-        return replace(self, scores=scores, tokens=group.tokens, queries=queries, unit="word")
+            mass = None if mass is None else rows.mean_queries(mass[..., None])[..., 0]
+        return replace(by_word, scores=scores, queries=queries, kept_rows=None, **_dropped(scores, mass))
+
+    def key_words(self) -> Relevance:
+        """Scores of input words, one row per output token as before; see :meth:`words`."""
+        group = group_words(self.tokens)
+        if self.joins and len(group.members) < len(self.tokens):
+            from attnflow.scoring.flow.joined import word_scores
+
+            scores: Array = word_scores(self, group)
+        else:
+            scores = group.sum_keys(self.scores)
+        return replace(self, scores=scores, tokens=group.tokens, unit="word")
+
+    @property
+    def has_words(self) -> bool:
+        """False where scores of words would need the attention and it is not there, as after :meth:`load`."""
+        return not self.joins or self.unit == "word" or self.attention is not None
 
     def drop_special(self) -> Relevance:
         """Without special tokens, as inputs and as outputs; ``dropped`` is the share of mass they had."""
         keep = [i for i, s in enumerate(self.tokens.special) if not s]
         if not keep:
             raise SelectionError(f"All {len(self.tokens)} tokens are special: nothing would be left.")
-        scores, queries = self.scores, None
+        if len(keep) == len(self.tokens) and self.dropped is not None:
+            return self
+        scores, queries, places = self.scores, None, None
         if scores.ndim == 3:
             kept = [i for i, s in enumerate(self.rows.special) if not s]
             scores, queries = scores[:, kept], self.rows.take(kept)
-        dropped = _share(scores, np.array(self.tokens.special, bool))
-        return replace(self, scores=scores[..., keep], tokens=self.tokens.take(keep), queries=queries, dropped=dropped)
+            places = None if self.unit == "word" else tuple(kept)
+        mass = np.nansum(np.abs(scores[..., np.array(self.tokens.special, bool)]), -1)
+        found = _dropped(scores[..., keep], mass)
+        tokens = self.tokens.take(keep)
+        return replace(self, scores=scores[..., keep], tokens=tokens, queries=queries, kept_rows=places, **found)
 
     def top(self, k: int = 5, layer: int = -1, position: int | str | None = None) -> list[tuple[str, float]]:
         """The ``k`` inputs with the highest scores at one layer, highest first; equal scores in text order."""
@@ -258,7 +311,10 @@ class Relevance:
         typed = {name: getattr(self, name) for name in _KINDS}
         typed["report"] = None if self.report is None else self.report.to_dict()
         header = {**self._header(), "fields": _plain(typed)}
-        files.save(path, "relevance", {"scores": self.scores}, header, overwrite)
+        arrays = {"scores": self.scores}
+        if self.dropped_mass is not None:
+            arrays["dropped_mass"] = self.dropped_mass
+        files.save(path, "relevance", arrays, header, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Relevance:
@@ -268,7 +324,8 @@ class Relevance:
             queries = None if h["queries"] is None else Tokens.from_dict(h["queries"])
             return cls(
                 arrays["scores"], Tokens.from_dict(h["tokens"]), tuple(h["layers"]), str(h["method"]),
-                dict(h["settings"]), str(h["model"]), queries, **_typed(h.get("fields", {})),
+                dict(h["settings"]), str(h["model"]), queries, dropped_mass=arrays.get("dropped_mass"),
+                **_typed(h.get("fields", {})),
             )  # fmt: skip
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
@@ -313,7 +370,8 @@ class Relevance:
 _KINDS: dict[str, tuple[type, ...]] = {
     "position": (int, np.integer), "position_token": (str,), "unit": (str,), "dropped": (float, int), "target": (str,),
     "heads": (str, int, tuple, list), "residual": (float, int, str, tuple, list, np.ndarray), "start_layer": (int,),
-    "edges": (str,), "rescaled": (bool,), "notes": (tuple, list), "report": (Mapping,),
+    "edges": (str,), "rescaled": (bool,), "joins": (tuple, list), "kept_rows": (tuple, list),
+    "predicted": (str,), "row_agreement": (float, int), "notes": (tuple, list), "report": (Mapping,),
 }  # fmt: skip
 # Those that settings tell under the same name.
 _PLAIN = ("position", "position_token", "dropped", "heads", "residual", "start_layer", "edges")
@@ -324,11 +382,20 @@ def _typed(given: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, _KINDS.get(name, ()))}
     if isinstance(out.get("heads"), list):
         out["heads"] = tuple(out["heads"])
-    if "notes" in out:
-        out["notes"] = tuple(map(str, out["notes"]))
+    for name, kind in (("notes", str), ("joins", str), ("kept_rows", int)):
+        if name in out:
+            out[name] = tuple(map(kind, out[name]))
     if "report" in out:
         out["report"] = Report.of(out["report"])
     return out
+
+
+def _dropped(scores: Array, mass: Array | None) -> dict[str, Any]:
+    """The fields of scores from which special tokens with this ``mass`` per layer (and output) were dropped."""
+    if mass is None:
+        return {}
+    gone, left = float(mass[-1].sum()), float(np.nansum(np.abs(scores[-1])))
+    return {"dropped_mass": mass, "dropped": gone / (gone + left) if gone + left else 0.0}
 
 
 def _share(scores: Array, columns: npt.NDArray[np.bool_]) -> float:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from attnflow.errors import SelectionError
 from attnflow.numbers import whole
-from attnflow.tokens import Tokens
+from attnflow.tokens import Tokens, group_words
 
 NAMED = ("cls", "last", "mask")
 
 
 def pick_position(position: int | str, tokens: Tokens) -> int:
-    """The index of a position: a number (negatives from the end), "cls", "last" or "mask".
+    """The index of a position: a number (negatives from the end), "cls", "last", "mask", or a word of the text.
 
-    >>> pick_position("last", Tokens(["the", "key"]))
-    1
+    Of a word of several pieces it is the last piece, whose state has seen all of them, also in a causal model.
+
+    >>> pick_position("last", Tokens(["the", "key"])), pick_position("the", Tokens(["the", "key"]))
+    (1, 0)
     """
     n = len(tokens)
     if isinstance(position, str):
@@ -25,8 +28,8 @@ def pick_position(position: int | str, tokens: Tokens) -> int:
         if position in tokens.marks:
             return tokens.marks[position]
         if position not in NAMED:
-            raise SelectionError(f"position={position!r} is not known. Use a number, 'cls', 'last', 'mask' or None.")
-        shown = " ".join(tokens[:12]) + (" …" if n > 12 else "")
+            return _word(position, tokens)
+        shown = _shown(tokens)
         raise SelectionError(
             f"position={position!r}, but the input has no {position} token: {shown}. "
             f"Use a number from 0 to {n - 1}, or 'last'."
@@ -35,6 +38,31 @@ def pick_position(position: int | str, tokens: Tokens) -> int:
     if not -n <= position < n:
         raise SelectionError(f"position={position}, but there are {n} positions: use {-n} to {n - 1}.")
     return position % n
+
+
+def _word(word: str, tokens: Tokens) -> int:
+    """The last piece of the one place where ``word`` stands, as it is written or in other letters."""
+    group = group_words(tokens)
+    for same in (str, str.casefold):
+        places = [m[-1] for m, name in zip(group.members, group.tokens, strict=True) if same(name) == same(word)]
+        places = places or [p for p, token in enumerate(tokens) if same(token) == same(word)]
+        if len(places) == 1:
+            return places[0]
+        if places:
+            raise SelectionError(
+                f"position={word!r} stands in the text {len(places)} times, at positions "
+                f"{', '.join(map(str, places))}. Use one of these numbers:  position={places[-1]}"
+            )
+    near = get_close_matches(word, set(group.tokens), 1)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    raise SelectionError(
+        f"position={word!r} is not known: no word of the text is {word!r}: {_shown(group.tokens)}.{guess} "
+        "Use a number, 'cls', 'last', 'mask', a word of the text or None."
+    )
+
+
+def _shown(tokens: Tokens) -> str:
+    return " ".join(tokens[:12]) + (" …" if len(tokens) > 12 else "")
 
 
 def read_position(tokens: Tokens) -> int:

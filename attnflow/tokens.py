@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import InputError, ShapeError
+from attnflow.reprs import one_line
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -137,6 +138,7 @@ def join(*parts: Tokens) -> Tokens:
     return Tokens(texts, special, word_ids, words)
 
 
+@one_line
 @dataclass(frozen=True)
 class Grouping:
     """Which positions make up which word.

@@ -1,36 +1,37 @@
+"""The demo makes sense to somebody who has never heard of attention."""
+
 from __future__ import annotations
 
-import torch
+import pytest
+from typer.testing import CliRunner
 
-from attnflow import demo, rollout
-from attnflow.models.shipped import FOLDER
-
-
-def test_every_call_gives_a_model_of_its_own():
-    a, b = demo.model(), demo.model()
-    assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
-    assert a is not b and not a.training
+from attnflow import demo, explain
+from attnflow.commands.app import app
 
 
-def test_it_knows_the_number_of_the_verb():
-    net, tok = demo.model(), demo.tokenizer()
-    for text, label in {demo.SENTENCE: "singular", "the keys to the door": "plural"}.items():
-        logits = net(**tok(text, return_tensors="pt")).logits
-        assert net.config.id2label[int(logits.argmax())] == label
+def test_the_subject_noun_wins_and_the_demo_says_why(tmp_path):
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "page.html")], env={"COLUMNS": "100"})
+    assert done.exit_code == 0, done.output
+    before, table = done.output.split("│ 0 ", 1)
+    assert "says whether the verb is singular or plural" in before
+    assert "the keys to the cabinet …" in before
+    assert "The model predicts plural (100.0 %)" in before
+    assert f"It drew most on {demo.SUBJECT} (by {demo.METHOD}" in before
+    assert "the verb goes with the subject, keys" in table
+    assert "The model predicts plural" in (tmp_path / "page.html").read_text()
 
 
-def test_the_weights_inside_are_small_and_have_a_card():
-    assert (FOLDER / "model.safetensors").stat().st_size <= 12_000_000
-    card = (FOLDER / "README.md").read_text(encoding="utf-8")
-    for wanted in ("Data", "Licence", "Accuracy", "seed", "python benchmarks/train_verb_number.py"):
-        assert wanted in card
+def test_the_method_of_the_demo_and_the_check_agree():
+    found = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=[demo.METHOD, "blankout"], position="cls")
+    assert [r.top(1)[0][0] for r in found] == [demo.SUBJECT] * 2
 
 
-def test_the_sentence_is_made_of_words_that_the_model_knows():
-    tok = demo.tokenizer()
-    tokens = tok.convert_ids_to_tokens(tok(demo.SENTENCE)["input_ids"])
-    assert tokens == ["<cls>", "the", "key", "to", "the", "doors", "<eos>"]
-
-
-def test_a_result_names_the_model_and_no_path():
-    assert rollout(demo.model(), demo.tokenizer(), demo.SENTENCE).model == demo.NAME
+@pytest.mark.slow
+def test_the_counts_that_the_demo_names():
+    counts = demo.subject_first([demo.METHOD, "blankout", "rollout"])
+    assert counts == {demo.METHOD: 15, "blankout": 8, "rollout": 1}
+    assert (
+        f"on {len(demo.SENTENCES)} such sentences the first column ranks the subject first in 15, blankout in 8, "
+        in demo.WHY
+    )
+    assert "rollout of attention in 1 " in demo.WHY

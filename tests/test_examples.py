@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 nbformat = pytest.importorskip("nbformat", reason="nbformat (dev extra) is not installed")
 FOLDER = Path(__file__).parent.parent / "examples"
+FIGURES = {"quickstart": 4, "vision": 2}
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
@@ -26,3 +31,10 @@ def test_notebooks_run(path, tmp_path):
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
     shown = [data for cell in notebook.cells for out in cell.get("outputs", ()) for data in out.get("data", {})]
     assert "text/html" in shown
+    assert shown.count("image/png") == FIGURES[path.stem]
+    for cell in notebook.cells:
+        for out in cell.get("outputs", ()):
+            assert not out.get("data", {}).get("text/plain", "").startswith("<Figure") or "image/png" in out["data"]
+            if "image/png" in out.get("data", {}):
+                pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(out["data"]["image/png"]))).convert("L"))
+                assert pixels.std() > 5 and min(pixels.shape) > 150  # a picture, not an empty sheet

@@ -44,11 +44,28 @@ def test_dropping_special_tokens_records_their_share():
     kept = ALL.drop_special()
     assert kept.tokens == kept.rows == ("cab", "##inets", "are")
     assert np.array_equal(kept.scores, SCORES[:, 1:, 1:])
-    assert kept.settings["dropped"] == pytest.approx(SCORES[:, 1:, 0].sum() / SCORES[:, 1:].sum())
+    assert kept.settings["dropped"] == pytest.approx(SCORES[1, 1:, 0].sum() / SCORES[1, 1:].sum())
     one = ALL.at(position=0).drop_special()
-    assert one.settings["dropped"] == pytest.approx(SCORES[:, 0, 0].sum() / SCORES[:, 0].sum())
+    assert one.settings["dropped"] == pytest.approx(SCORES[1, 0, 0] / SCORES[1, 0].sum())
     with pytest.raises(SelectionError, match="All 1 tokens are special"):
         Relevance(np.ones((1, 1)), Tokens(["</s>"], special=[True]), (0,), "raw").drop_special()
+
+
+@pytest.mark.parametrize("layer", [0, 5])
+@pytest.mark.parametrize("position", [None, 2])
+def test_the_dropped_share_is_that_of_the_layer_and_output_that_are_shown(layer, position, tmp_path):
+    first = ALL.at(layer=layer, position=position).drop_special()
+    place = None if position is None else position - 1  # among the rows that are left
+    then = ALL.drop_special().at(layer=layer, position=place)
+    assert first.dropped == pytest.approx(then.dropped)
+    assert then.position == position  # of the input as it was
+    at = ALL.layers.index(layer)
+    rows = SCORES[at, 1:] if position is None else SCORES[at, [position]]
+    assert first.dropped == pytest.approx(rows[:, 0].sum() / rows.sum())
+    kept = ALL.drop_special()
+    kept.save(tmp_path / "r")
+    assert Relevance.load(tmp_path / "r").at(layer=layer, position=place).dropped == pytest.approx(then.dropped)
+    assert kept.words().at(layer=layer).dropped == pytest.approx(kept.at(layer=layer).words().dropped)
 
 
 def test_top_breaks_ties_in_text_order():
@@ -91,7 +108,10 @@ def test_the_share_of_special_tokens():
 
 
 def test_repr_is_short():
-    assert repr(ALL) == "Relevance(raw, 2 layers × 4 outputs × 4 inputs, model=m)"
+    assert repr(ALL).startswith("Relevance(raw, 2 layers × 4 outputs × 4 inputs, model=m; careful: later tokens score")
+    assert "\n" not in repr(ALL)
+    plain = Relevance(SCORES[..., [1, 3, 0, 2]] * [[[1], [0], [0], [0]]], TOKENS, (0, 5), "raw", {}, "m")
+    assert repr(plain) == "Relevance(raw, 2 layers × 4 outputs × 4 inputs, model=m)"
     assert repr(raw([np.eye(3)], position=2)) == "Relevance(raw, 1 layer, position 2 × 3 inputs)"
     assert len(ALL) == 2
 
@@ -133,7 +153,7 @@ def test_what_something_depends_on_is_a_field_and_settings_repeat_it():
     assert told == {name: getattr(f, name) for name in told}
     shaped = f.words().drop_special()
     assert (shaped.unit, shaped.settings["words"]) == ("word", True)
-    assert shaped.dropped == shaped.settings["dropped"] == f.special_share
+    assert shaped.dropped == shaped.settings["dropped"] == pytest.approx(f.words().special_share)
     assert shaped.words() is shaped
 
 

@@ -17,12 +17,37 @@ def test_positions(asked, index):
 def test_positions_that_are_not_there():
     with pytest.raises(SelectionError, match="position=3, but there are 3 positions: use -3 to 2"):
         pick_position(3, TOKENS)
-    with pytest.raises(SelectionError, match="position='middle' is not known. Use a number, 'cls', 'last', 'mask'"):
+    with pytest.raises(
+        SelectionError,
+        match="no word of the text is 'middle': .CLS. a .MASK.. Use a number, 'cls'",
+    ):
         pick_position("middle", TOKENS)
     with pytest.raises(
         SelectionError, match="position='cls', but the input has no cls token: a b. Use a number from 0 to 1"
     ):
         pick_position("cls", Tokens(["a", "b"]))
+
+
+WORDS = Tokens(
+    ["[CLS]", "the", "Ġri", "ver", "ĠBank", "ĠThe", "Ġbank", "s"],
+    special=[True] + [False] * 7,
+    word_ids=[None, 0, 1, 1, 2, 3, 4, 4],
+    words={0: "the", 1: "river", 2: "Bank", 3: "The", 4: "banks"},
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "index"), [("river", 3), ("Bank", 4), ("bank", 4), ("RIVER", 3), ("banks", 7), ("the", 1), ("ver", 3)]
+)
+def test_positions_by_a_word_of_the_text(asked, index):
+    assert pick_position(asked, WORDS) == index
+
+
+def test_words_that_are_not_there_or_there_twice():
+    with pytest.raises(SelectionError, match="'THE' stands in the text 2 times, at positions 1, 5.*position=5"):
+        pick_position("THE", WORDS)
+    with pytest.raises(SelectionError, match="no word of the text is 'rivers'.*Did you mean 'river'"):
+        pick_position("rivers", WORDS)
 
 
 def test_layers_go_by_their_true_number():

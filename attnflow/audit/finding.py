@@ -58,10 +58,10 @@ class Finding:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The figure of the experiment; into ``ax`` if given. No pyplot state is left behind."""
-        from matplotlib.figure import Figure
+        from attnflow.figures import new_axes, new_figure
 
         if ax is None:
-            ax = Figure(figsize=(6, 4), layout="constrained").subplots()
+            ax = new_axes(new_figure(6, 4))
         if self.draw is not None:
             self.draw(ax)
         return as_written(ax)  # type: ignore[no-any-return]

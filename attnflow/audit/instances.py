@@ -15,6 +15,7 @@ from attnflow.errors import AttnFlowError, InputError, SelectionError
 from attnflow.inputs.example import Example, one_example
 from attnflow.inputs.target import Goal, full_output
 from attnflow.numbers import check_max_length, real
+from attnflow.reprs import one_line
 from attnflow.scoring.blankout import stacked
 from attnflow.select import pick_position
 
@@ -70,6 +71,7 @@ class Instance:
         return shown if len(shown) <= 80 else shown[:79] + "…"
 
 
+@one_line
 @dataclass(frozen=True)
 class Texts:
     """Texts that can be gone through, with the labels they are counted under."""

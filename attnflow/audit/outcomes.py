@@ -17,6 +17,7 @@ from attnflow.audit.splits import Batch, Split
 from attnflow.capturing import Call, live
 from attnflow.capturing.session import Replace
 from attnflow.errors import CaptureError, SelectionError
+from attnflow.reprs import one_line
 from attnflow.select import pick_layer
 
 Floats = npt.NDArray[np.float64]
@@ -107,6 +108,7 @@ def uniform_weights(call: Call, weights: Tensor) -> Tensor:
     return seen / seen.sum(-1, keepdim=True)
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What a model makes of a split.

@@ -14,6 +14,7 @@ from torch import Tensor
 from attnflow.errors import InputError
 from attnflow.inputs.naming import plain_tokenizer
 from attnflow.numbers import at_least, check_max_length, whole
+from attnflow.reprs import one_line
 
 Integers = npt.NDArray[np.int64]
 Pairs = tuple[Sequence[str], Sequence[int]]
@@ -21,6 +22,7 @@ PARTS = ("train", "valid", "test")
 Progress = Callable[[int, int], None]
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Some instances: ``ids`` and ``mask`` ``[batch, n]``, ``labels`` ``[batch]``, and their numbers in the split."""
@@ -35,6 +37,7 @@ class Batch:
         return Batch(self.ids.to(device), self.mask.to(device), self.labels.to(device), self.index)
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Split:
     """One part of the data: the ids of each text, with its special tokens, and its label."""
@@ -57,6 +60,7 @@ class Split:
             yield Batch(ids, mask, torch.from_numpy(self.labels[index]), index)
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Splits:
     """The data of a training: what a model is trained on, what decides when to stop, and what is measured at the end.

@@ -15,10 +15,12 @@ from attnflow.capturing.survey import Survey
 from attnflow.capturing.towers import Tower, beside_text, towers
 from attnflow.errors import CaptureError, WeightsError
 from attnflow.inputs.naming import image_tokens
+from attnflow.reprs import one_line
 from attnflow.rows import divided, slack_of, with_rest
 from attnflow.tokens import Tokens, join
 
 
+@one_line
 @dataclass(frozen=True)
 class Frame:
     """What is known about the positions of one run, whoever ran the model.

@@ -24,10 +24,10 @@ from attnflow.capturing.reduce import Reduction, storage_dtype
 from attnflow.capturing.session import Record, Replace, Session
 from attnflow.capturing.state import grad_mode, implementations, listening, prepared
 from attnflow.capturing.survey import Survey, survey
-from attnflow.errors import CaptureError, InputError, SelectionError
+from attnflow.errors import CaptureError, SelectionError
 from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
-from attnflow.inputs.running import model_errors, unpack
+from attnflow.inputs.running import arguments, model_errors, unpack
 from attnflow.numbers import at_least, wholes, word
 from attnflow.rows import check_sinks
 
@@ -68,6 +68,9 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     mixing: bool = False,
     rows: int | Sequence[int] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
+    text_pair: str | Sequence[str] | None = None,
+    max_length: int | None = None,
+    truncation: bool = False,
 ) -> Attention | list[Attention] | Taken:
     """The attention of ``model`` on ``text``: the model is run once and left exactly as it was.
 
@@ -75,8 +78,9 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     layer *l* attends to position *j*.
 
     Args:
-        model: a Hugging Face model, however it was loaded (sdpa, flash, eager; any dtype; train mode).
-        tokenizer: its tokenizer or processor.
+        model: a Hugging Face model, however it was loaded (sdpa, flash, eager; any dtype; train mode); a pipeline; or
+            the name of a model or of the folder that it was saved to, which is loaded.
+        tokenizer: its tokenizer or processor; a pipeline and a name have their own.
         text: a str (one result), a list of str (a list of results), a ``BatchEncoding`` or dict of tensors, or ids.
             Without text and inputs, a context manager for running the model yourself: see :class:`Taken`.
         inputs: anything that is not text, as for ``model(**inputs)``.
@@ -110,6 +114,8 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
             model's own kernel computes the output and no matrix of n × n is made where the model attends by sdpa
             through transformers' interface: for inputs too long to keep, or compute, all rows. ``raw`` and ``direct``
             read such an attention; other towers (an encoder, vision) are kept whole. A list of texts is run one by one.
+        text_pair: the second text, for models that read two; a list of pairs as ``text`` is the same.
+        max_length, truncation: cut a text to so many tokens, or to as many as the model has positions for.
 
     >>> from transformers import BertConfig, BertModel
     >>> small = dict(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, vocab_size=30)
@@ -120,12 +126,8 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     >>> att.weights.shape, att.weights.sum(-1).round(4).min()
     ((2, 3, 3), np.float32(1.0))
     """
-    module, tokenizer = unpack(model, tokenizer)
-    if isinstance(tokenizer, str | list) and text is None and inputs is None:
-        raise InputError(
-            f"The second argument is the tokenizer, and it is a {type(tokenizer).__name__} ({str(tokenizer)[:30]!r}). "
-            "The text comes third:  capture(model, tokenizer, text)"
-        )
+    module, tokenizer, text = arguments(model, tokenizer, text, "capture")
+    module, tokenizer = unpack(module, tokenizer)
     differentiates = gradients is not None and gradients is not False
     if rows is not None:
         some.refuse(1, text is None and inputs is None, differentiates, replace is not None)
@@ -133,7 +135,8 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
             chosen: dict[str, Any] = {
                 "inputs": inputs, "heads": heads, "layers": layers, "dtype": dtype, "device": device, "sinks": sinks,
                 "edges": edges, "target": target, "position": position, "route": route, "block": block,
-                "mixing": mixing, "rows": rows, "max_new_tokens": max_new_tokens,
+                "mixing": mixing, "rows": rows, "max_new_tokens": max_new_tokens, "max_length": max_length,
+                "truncation": truncation,
             }  # fmt: skip
             its = text_target if isinstance(text_target, list | tuple) else [text_target] * len(text)
             return [capture(module, tokenizer, t, text_target=o, **chosen) for t, o in zip(text, its, strict=True)]
@@ -156,7 +159,10 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     settings |= {"edges": edges} if edges != "attention" else {}
     if text is None and inputs is None:
         return Taken(module, tokenizer, session, sinks, settings, edges)
-    given = encode(module, tokenizer, text, inputs=inputs, text_target=text_target, max_new_tokens=max_new_tokens)
+    given = encode(
+        module, tokenizer, text, inputs=inputs, text_target=text_target, max_new_tokens=max_new_tokens,
+        text_pair=text_pair, max_length=max_length, truncation=truncation,
+    )  # fmt: skip
     settings |= given.settings
     if rows is not None:
         settings["rows"] = _limit(session, given, rows)
@@ -175,6 +181,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         records, frame, sinks=sinks, heads=reduction.heads, model=name_of(module), settings=settings,
         notes=[*given.notes, *notes], edges=edges,
     )  # fmt: skip
+    taken = [dataclasses.replace(a, generates=_generates(module)) for a in taken]
     if len(said) == len(taken):
         taken = [dataclasses.replace(a, settings={**a.settings, **one}) for a, one in zip(taken, said, strict=True)]
     one = given.single or text is None or isinstance(text, Mapping)
@@ -294,6 +301,12 @@ def frame_of(model: nn.Module, given: Inputs) -> Frame:
         pixels=tuple(pixels.shape) if isinstance(pixels, torch.Tensor) else (),
         config=getattr(model, "config", None),
     )  # fmt: skip
+
+
+def _generates(model: nn.Module) -> bool:
+    """Whether the model's outputs are read as the token that comes next."""
+    ask = getattr(model, "can_generate", None)
+    return bool(ask()) if callable(ask) else False
 
 
 def _takes(model: nn.Module, name: str) -> bool:

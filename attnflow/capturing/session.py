@@ -20,6 +20,7 @@ from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.survey import Site, Survey
 from attnflow.capturing.trail import Trail
 from attnflow.errors import CaptureError
+from attnflow.reprs import one_line
 
 if TYPE_CHECKING:
     from attnflow.capturing.gradient_edges import Mixture
@@ -73,6 +74,7 @@ class Call:
     depth: int = 0
 
 
+@one_line
 @dataclass(eq=False)
 class Record:
     """What one call attended to.

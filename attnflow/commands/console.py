@@ -13,8 +13,7 @@ from rich.status import Status
 
 from attnflow.attention import EDGES
 from attnflow.errors import AttnFlowError
-
-POSITIONS = ("cls", "last", "mask")
+from attnflow.select import NAMED
 
 Edges = Annotated[
     list[str] | None,
@@ -37,17 +36,19 @@ def residual_of(value: str | None) -> float | str | None:
         raise AttnFlowError(f"--residual {value} is not known. Use a number, none, add or measured.") from None
 
 
-def position_of(value: str | None) -> int | str | None:
-    """``--position``: a number, or the name of one.
+def position_of(value: str | None, words: bool = False) -> int | str | None:
+    """``--position``: a number or the name of one; with ``words``, for one text, also a word of it.
 
-    >>> position_of("-1"), position_of("mask")
-    (-1, 'mask')
+    >>> position_of("-1"), position_of("mask"), position_of("bank", words=True)
+    (-1, 'mask', 'bank')
     """
-    if value is None or value in POSITIONS:
+    if value is None or value in NAMED:
         return value
     try:
         return int(value)
     except ValueError:
+        if words:
+            return value
         raise AttnFlowError(f"--position {value} is not known. Use a number, cls, last or mask.") from None
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from attnflow.commands.console import quiet
-from attnflow.commands.explain import Explanation
+from attnflow.commands.explain import Request
 from attnflow.scoring.registry import names
 
 
@@ -19,6 +19,7 @@ def demo_command(
     from attnflow import demo
 
     quiet()
-    wanted = Explanation(names(shown=True), {"position": "cls"}, out=out, overwrite=True)
+    typer.echo(f"{demo.NOTE}\n\n  {demo.SENTENCE} …\n")
+    wanted = Request((demo.METHOD, *names(shown=True)), {"position": "cls"}, out=out, overwrite=True)
     wanted.run(demo.model(), demo.tokenizer(), demo.SENTENCE)
-    typer.echo(demo.NOTE)
+    typer.echo(f"\n{demo.WHY}")

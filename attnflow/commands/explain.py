@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from attnflow.commands.console import Edges, position_of, quiet, residual_of, status
 from attnflow.errors import AttnFlowError
@@ -35,7 +34,10 @@ def explain_command(
         int, typer.Option(help="The layer to show, by the model's own number; negative numbers count from the top.")
     ] = -1,
     position: Annotated[
-        str | None, typer.Option(help="Output position: a number, cls, last or mask (default: cls, else last).")
+        str | None,
+        typer.Option(
+            help="Output position: a number, cls, last, mask, or a word of the text (default: cls, else last)."
+        ),
     ] = None,
     heads: Annotated[
         str, typer.Option(help="How heads are combined: mean, max, min, or numbers: 3 or 0,2,5.")
@@ -60,8 +62,8 @@ def explain_command(
     shown = registry.names(None if is_page(out) else "attention", shown=True)
     chosen = registry.with_edges(method or shown, edges or ())
     names = tuple(registry.find(name, argument="--method").name for name in dict.fromkeys(chosen))
-    options = {"heads": _heads(heads), "residual": residual_of(residual), "position": position_of(position)}
-    wanted = Explanation(names, options, layer, words, drop_special, out, overwrite)
+    options = {"heads": _heads(heads), "residual": residual_of(residual), "position": position_of(position, words=True)}
+    wanted = Request(names, options, layer, words, drop_special, out, overwrite)
     wanted.check()
     quiet()
     with status(f"Loading {model}"):
@@ -85,7 +87,7 @@ def _heads(value: str) -> str | int | list[int]:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Request:
     """What is to be explained and shown.
 
     Attributes:
@@ -124,20 +126,13 @@ class Explanation:
         if self.out is not None:
             self._write(results, self.out)
 
-    def _show(self, results: list[Any]) -> None:
-        from attnflow.views.terminal import footer, highlight, tables
+    def _show(self, results: Any) -> None:
+        from attnflow.views.terminal import show_results
 
         # The layer is taken before special tokens are dropped, so that the share in the footer is that layer's.
-        shown = [self._shaped(_at(r, self.layer)) for r in results]
-        console = Console()
-        for table in tables(shown, console):
-            console.print(table)
-        if console.is_terminal and console.color_system in ("256", "truecolor"):
-            console.print(highlight(next((r for r in shown if r.method == "flow"), shown[-1])))
-        for line in footer(shown):
-            console.print(escape(line), style="dim", highlight=False)
+        show_results(results.shown(self.layer, words=self.words, special=not self.drop_special), Console())
 
-    def _write(self, results: list[Any], out: Path) -> None:
+    def _write(self, results: Any, out: Path) -> None:
         shaped = [self._shaped(r) for r in results]
         # The page has switches for words and special tokens, so it gets the results whole.
         parts = {
@@ -150,20 +145,14 @@ class Explanation:
         write_file(out, parts, self.overwrite)
         typer.echo(f"Written: {out.resolve()}")
 
-    def _page(self, results: list[Any]) -> str:
+    def _page(self, results: Any) -> str:
         with status("Computing the flows of the page"):
-            first, *others = results
-            page: str = first.to_html(others=others, words=self.words, special=not self.drop_special, layer=self.layer)
+            page: str = results.to_html(words=self.words, special=not self.drop_special, layer=self.layer)
             return page
 
     def _shaped(self, result: Any) -> Any:
         result = result.words() if self.words else result
         return result.drop_special() if self.drop_special else result
-
-
-def _at(result: Any, layer: int) -> Any:
-    """The result at one layer; gradients and blank-out have none."""
-    return result if result.layers == ("input",) else result.at(layer=layer)
 
 
 def _figure(results: list[Any]) -> Any:

@@ -10,6 +10,7 @@ from attnflow.comparing.comparison import Comparison
 from attnflow.comparing.plan import identity, make_plan
 from attnflow.comparing.runs import Run, check_engine
 from attnflow.inputs.datasets import open_data
+from attnflow.inputs.running import arguments
 from attnflow.scoring.registry import Spec, names
 
 
@@ -87,6 +88,8 @@ def compare(
     """
     check_engine(engine)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    if not isinstance(model, str):  # a name is loaded later, by each worker
+        model, tokenizer, _ = arguments(model, tokenizer, None, "compare")
     rest: dict[str, Any] = {"position": position, "unit": unit, "k": k, "max_length": max_length}
     plan = make_plan(
         names("attention", shown=True) if methods is None else methods,

@@ -260,6 +260,6 @@ def _latex(text: str) -> str:
 
 def _new_axes() -> Axes:
     """Axes of a figure of their own, so that pyplot's state is left alone."""
-    from matplotlib.figure import Figure
+    from attnflow.figures import new_axes, new_figure
 
-    return Figure(figsize=(5, 3.5), layout="constrained").subplots()
+    return new_axes(new_figure(5, 3.5))

@@ -21,6 +21,7 @@ from attnflow.errors import SelectionError, ShapeError
 from attnflow.inputs.example import Example
 from attnflow.inputs.target import Goal
 from attnflow.relevance import Relevance
+from attnflow.reprs import one_line
 from attnflow.scoring.captures import Captures
 from attnflow.scoring.registry import MethodCall
 from attnflow.select import pick_layer
@@ -45,6 +46,7 @@ class Costs:
             self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Scored:
     """One example scored in one way: rows are layers, columns the compared units (tokens or words)."""
@@ -54,6 +56,7 @@ class Scored:
     result: Relevance | None = None
 
 
+@one_line
 @dataclass(eq=False)
 class Scorer:
     """Scores one example by any number of methods; the model is run once for each kind of edges that they read.

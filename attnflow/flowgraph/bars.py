@@ -14,7 +14,9 @@ from attnflow.attention import Attention
 from attnflow.correlation import correlate
 from attnflow.errors import ShapeError
 from attnflow.flowgraph.records import FLOW, Curve, Output
+from attnflow.informative import FEWEST, SAMPLE, row_agreement
 from attnflow.relevance import Relevance
+from attnflow.reprs import one_line
 from attnflow.scoring.network import F64, Network
 from attnflow.scoring.registry import MethodCall
 from attnflow.tokens import Grouping, Tokens
@@ -23,6 +25,7 @@ Place = tuple[int, int]
 """An output: the true number of its layer, and the number of its position."""
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Bars:
     """One row of bars: what one method says of every output.
@@ -150,6 +153,10 @@ def completed_bars(
             own = replace(own, sources=(*own.sources, *given_bars(call.name, [r], net, row).sources))
     missing = [place for place in places if (s := own.scores(place)) is None or np.isnan(s).any()]
     computed = [_padded(r, net) for r in _computed(call, attention, net, places, missing)]
+    if len(group.members) < len(net.tokens):
+        # The flow of a word is not the sum over its pieces.
+        joined = [r.key_words() for r in (*own.sources, *computed) if r.joins and r.has_words]
+        own = replace(own, by_word=(*own.by_word, *joined))
     return replace(own, sources=(*own.sources, *computed))
 
 
@@ -229,10 +236,10 @@ def _spread(r: Relevance, columns: Sequence[int], lines: Sequence[int], tokens: 
     if r.scores.ndim == 2:
         scores = np.full((len(r.layers), len(tokens)), np.nan)
         scores[:, list(columns)] = r.scores
-        return replace(r, scores=scores, tokens=tokens)
+        return replace(r, scores=scores, tokens=tokens, dropped_mass=None)
     scores = np.full((len(r.layers), len(queries), len(tokens)), np.nan)
     scores[:, np.array(lines)[:, None], np.array(columns)] = r.scores
-    return replace(r, scores=scores, tokens=tokens, queries=queries)
+    return replace(r, scores=scores, tokens=tokens, queries=queries, kept_rows=None, dropped_mass=None)
 
 
 def output_of(place: Place, bars: Sequence[Bars], net: Network, group: Grouping) -> Output:
@@ -260,6 +267,22 @@ def curves_of(bars: Sequence[Bars], net: Network, row: int) -> Iterator[Curve]:
             values = tuple(float(v) for v in found.values)
             kind = f"{found.method}, no special tokens" if any(r.tokens.special) else found.method
             yield Curve(r.method, reference.name, kind, tuple(map(int, found.layers)), values)
+
+
+def informative_lines(bars: Sequence[Bars], places: Sequence[Place]) -> dict[str, str]:
+    """For each method, whether its scores of the first output say something about this text."""
+    layer, row = places[0]
+    others = [place for place in places[1:] if place[0] == layer][:SAMPLE]
+    out = {}
+    for b in bars:
+        scores = b.scores((layer, row))
+        if scores is None or len(scores) < FEWEST:
+            continue
+        rows = [s for place in others if not b.of_inputs and (s := b.scores(place)) is not None]
+        agreed = row_agreement(np.nan_to_num(np.abs(np.stack([scores, *rows])))) if rows else None
+        one = Relevance(scores[None], b.sources[0].tokens, (0,), b.name, row_agreement=agreed)
+        out[b.name] = one.informative.line
+    return out
 
 
 def notes_of(bars: Sequence[Bars]) -> tuple[str, ...]:

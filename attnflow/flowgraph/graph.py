@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from attnflow.attention import Attention
-from attnflow.flowgraph.bars import Place, completed_bars, curves_of, given_bars, named, notes_of, of_inputs, output_of
+from attnflow.flowgraph.bars import (
+    Place,
+    completed_bars,
+    curves_of,
+    given_bars,
+    informative_lines,
+    named,
+    notes_of,
+    of_inputs,
+    output_of,
+)
 from attnflow.flowgraph.flows import pair_flows
 from attnflow.flowgraph.heads import Room, head_count, name_of, ways
 from attnflow.flowgraph.image import patches, pixels
@@ -252,6 +262,8 @@ def _fused(attention: Attention, way: Heads, results: Sequence[Relevance], plan:
         frozenset(b.name for b in bars if b.of_inputs), group,
         tuple(curves_of(bars, net, row) if plan.curves is None else plan.curves), notes_of(bars), attention.model,
         heads="together" if attention.residual_inside else name_of(way), edges=attention.edges,
+        predicted=next((r.predicted for r in results if r.predicted), ""), informative=informative_lines(bars, places),
+        predicts=attention.predicts(net.queries),
     )  # fmt: skip
 
 

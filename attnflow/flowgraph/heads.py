@@ -24,8 +24,8 @@ class Room:
     """
 
     scores: int = 120_000
-    edges: int = 170_000
-    work: float = 2.4e8
+    edges: int = 90_000
+    work: float = 1.6e8
 
     def half(self) -> Room:
         """The room of the way that is shown first, where there are others."""

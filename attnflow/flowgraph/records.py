@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from attnflow import files
 from attnflow.errors import SelectionError
 from attnflow.relevance import Relevance
+from attnflow.reprs import one_line
 from attnflow.scoring.network import F64, Network
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Grouping
@@ -36,6 +37,7 @@ FLOW = "flow"
 """The row of bars that belongs to the graph."""
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class PairFlow:
     """One maximum flow, from an output to one input, pruned to its strongest edges.
@@ -60,6 +62,7 @@ class PairFlow:
     bound: str
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Output:
     """An output position (number ``row`` of the output positions) at a layer (``layer`` is its true number).
@@ -75,6 +78,7 @@ class Output:
     special: Mapping[str, float]
 
 
+@one_line
 @dataclass(frozen=True)
 class Curve:
     """Rank correlation of one method with one reference, layer by layer."""
@@ -86,6 +90,7 @@ class Curve:
     values: tuple[float, ...]
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class FlowGraph:
     """The network of one run, outputs with their scores, and the flows of chosen pairs: all that a page shows.
@@ -113,6 +118,9 @@ class FlowGraph:
         head_count: how many heads the attention had; 0 where they were one matrix already.
         as_words: the page opens with words in place of tokens.
         with_special: the page opens with special tokens shown.
+        predicted: what the model predicted, in a sentence; "" where it was not asked.
+        informative: for each method, whether its scores of the first output say something about this text.
+        predicts: for each output of a model that generates, the token that stands where it looks ahead to.
     """
 
     net: Network
@@ -136,6 +144,9 @@ class FlowGraph:
     head_count: int = 0
     as_words: bool = False
     with_special: bool = True
+    predicted: str = ""
+    informative: Mapping[str, str] = field(default_factory=dict)
+    predicts: tuple[str, ...] | None = None
 
     @property
     def complete(self) -> bool:

@@ -16,12 +16,14 @@ from attnflow.errors import InputError
 from attnflow.files import as_path
 from attnflow.inputs.tables import PACKED, SUFFIXES, Table, open_table
 from attnflow.numbers import whole
+from attnflow.reprs import one_line
 
 # A dict with one of these is what a model is called with, not a row with columns.
 _ENCODED = {"input_ids", "pixel_values"}
 _TEXT = ("text", "sentence", "sentences", "content", "review")
 
 
+@one_line
 @dataclass(frozen=True)
 class Row:
     """One example: its number in the data, what is encoded, and the target (None = what the model predicts).
@@ -55,6 +57,7 @@ class Rows:
         return iter(self.rows)
 
 
+@one_line
 @dataclass(frozen=True)
 class Data:
     """Rows to go through, as often as needed, and how many where that is known."""

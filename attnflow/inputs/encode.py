@@ -16,8 +16,10 @@ import numpy as np
 import torch
 
 from attnflow.errors import InputError
-from attnflow.inputs.limits import check_length, check_vocabulary, embedding, text_config
+from attnflow.inputs.limits import check_length, check_vocabulary, embedding, position_limit, text_config
 from attnflow.inputs.naming import image_tokens, name_ids, name_text, plain_tokenizer
+from attnflow.numbers import check_max_length
+from attnflow.reprs import one_line
 from attnflow.tokens import Tokens
 
 MAX_NEW_TOKENS = 64
@@ -26,6 +28,7 @@ MAX_NEW_TOKENS = 64
 _MAIN = ("input_ids", "inputs_embeds", "pixel_values", "input_features", "input_values", "pixel_values_videos")
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """A batch that is ready for ``model(**inputs.batch)``.
@@ -76,7 +79,7 @@ class _Draft:
 
     batch: dict[str, Any]
     single: bool
-    texts: list[str] | None = None
+    texts: list[str | tuple[str, str]] | None = None
     encodings: Any = None
     settings: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -91,6 +94,9 @@ def encode(
     inputs: Mapping[str, Any] | None = None,
     text_target: str | Sequence[str] | None = None,
     max_new_tokens: int = MAX_NEW_TOKENS,
+    text_pair: str | Sequence[str] | None = None,
+    max_length: int | None = None,
+    truncation: bool = False,
 ) -> Inputs:
     """Normalise what the user gave; see :class:`Inputs`.
 
@@ -99,11 +105,17 @@ def encode(
         tokenizer: its tokenizer or processor; not needed for ids and tensors, but then positions are numbered.
         text: a str, a list of str, a ``BatchEncoding`` or dict of tensors, or ids (list or tensor).
         inputs: anything that is not text, as for ``model(**inputs)``.
+        text_pair: the second text of each, for models that read two (a premise and a hypothesis). A list of pairs, or
+            ``{"text": …, "text_pair": …}`` as pipelines take it, is the same.
+        max_length: cut a text to this many tokens. ``truncation=True``: to as many as the model has positions for. A
+            note says how many were cut off.
         text_target: the decoder's text, for encoder-decoder models. Without it the model's own greedy output of at
             most ``max_new_tokens`` is used where it can generate; for classifiers that give their input to the decoder
             again (BART, T5) that; else the start token. ``settings["decoder"]`` says which.
     """
-    draft = _draft(model, tokenizer, text, inputs)
+    if isinstance(text, Mapping) and isinstance(text.get("text"), str):
+        text, text_pair = text["text"], text.get("text_pair", text_pair)
+    draft = _draft(model, tokenizer, text, inputs, Cut(text_pair, _limit(model, text, max_length, truncation)))
     _check_inputs(model, draft.batch, text)
     check_vocabulary(model, tokenizer, draft.batch)
     check_length(model, draft.batch)
@@ -118,7 +130,26 @@ def encode(
     )  # fmt: skip
 
 
-def _draft(model: torch.nn.Module, tokenizer: Any, text: Any, inputs: Mapping[str, Any] | None) -> _Draft:
+@dataclass(frozen=True)
+class Cut:
+    """What belongs to the reading of a text: its second half, and how long it may be."""
+
+    pair: str | Sequence[str] | None = None
+    most: int | None = None
+
+
+def _limit(model: torch.nn.Module, text: Any, max_length: int | None, truncation: bool) -> int | None:
+    """How many tokens a text is cut to; None for no limit."""
+    limit = check_max_length(max_length)
+    if limit is None and not truncation:
+        return None
+    if not isinstance(text, str | list | tuple) or (len(text) and isinstance(text[0], int)):
+        name = "truncation" if limit is None else "max_length"
+        raise InputError(f"{name}= cuts a text, and a {type(text).__name__} was given. Cut it yourself, or give text.")
+    return position_limit(model) if limit is None else limit
+
+
+def _draft(model: torch.nn.Module, tokenizer: Any, text: Any, inputs: Mapping[str, Any] | None, cut: Cut) -> _Draft:
     if text is None and inputs is None:
         raise InputError("Neither text nor inputs were given: capture(model, tokenizer, 'a text').")
     if text is not None and inputs is not None and isinstance(text, Mapping):
@@ -127,7 +158,7 @@ def _draft(model: torch.nn.Module, tokenizer: Any, text: Any, inputs: Mapping[st
     if text is None:
         assert draft is not None
         return draft
-    from_text = _from_text(tokenizer, text)
+    from_text = _from_text(tokenizer, text, cut)
     if draft is not None:
         from_text.batch = {**draft.batch, **from_text.batch}
     accepted = _accepted(model)
@@ -159,25 +190,29 @@ def _accepted(model: torch.nn.Module) -> set[str] | None:
     return names or None
 
 
-def _from_text(tokenizer: Any, text: Any) -> _Draft:
+def _from_text(tokenizer: Any, text: Any, cut: Cut) -> _Draft:
+    if isinstance(text, str):
+        return _from_strings(tokenizer, *_paired([text], cut), cut.most, single=True)
+    if isinstance(text, Sequence) and len(text) and all(_is_pair(t) for t in text):
+        return _from_strings(tokenizer, [t[0] for t in text], [t[1] for t in text], cut.most, single=False)
+    if isinstance(text, Sequence) and len(text) and all(isinstance(t, str) for t in text):
+        return _from_strings(tokenizer, *_paired(list(text), cut), cut.most, single=False)
+    if cut.pair is not None:
+        raise InputError(f"text_pair= belongs to a text, and text is a {type(text).__name__}: give a str or a list.")
     if isinstance(text, Mapping):
         return _from_mapping(text)
-    if isinstance(text, str):
-        return _from_strings(tokenizer, [text], single=True)
     if hasattr(text, "__array__") and not isinstance(text, torch.Tensor):
         array = np.asarray(text)
         # Arrays and columns of texts, or of rows of ids, are lists of them.
         text = array.tolist() if array.dtype.kind in "OUST" else torch.as_tensor(array)
-        if isinstance(text, str):
-            return _from_strings(tokenizer, [text], single=True)
+        if isinstance(text, str) or (len(text) and isinstance(text[0], str)):
+            return _from_text(tokenizer, text, cut)
     if isinstance(text, torch.Tensor):
         return _from_tensor(text)
     if not isinstance(text, Sequence):
         raise InputError(f"text is a {type(text).__name__}: give a str, a list of str, a dict of tensors, or ids.")
     if len(text) == 0:
         raise InputError("The text is an empty list: give at least one text.")
-    if all(isinstance(t, str) for t in text):
-        return _from_strings(tokenizer, list(text), single=False)
     if all(isinstance(t, int | np.integer) for t in text):
         return _from_tensor(torch.tensor([int(t) for t in text]))
     if all(isinstance(t, Mapping) and "role" in t for t in text):
@@ -213,7 +248,36 @@ def _from_rows(rows: list[torch.Tensor], pad: int, single: bool) -> _Draft:
     return _Draft({"input_ids": ids, "attention_mask": mask}, single)
 
 
-def _from_strings(tokenizer: Any, texts: list[str], single: bool) -> _Draft:
+def _is_pair(text: Any) -> bool:
+    return isinstance(text, tuple | list) and len(text) == 2 and all(isinstance(t, str) for t in text)
+
+
+def _paired(texts: list[str], cut: Cut) -> tuple[list[str], list[str] | None]:
+    """The texts and their second halves, one for each."""
+    if cut.pair is None:
+        return texts, None
+    pairs = [cut.pair] if isinstance(cut.pair, str) else list(cut.pair)
+    if len(pairs) != len(texts) or not all(isinstance(p, str) for p in pairs):
+        raise InputError(
+            f"{len(texts)} texts and {len(pairs)} in text_pair: give one second text for each, as a list of str."
+        )
+    return texts, pairs
+
+
+def _encoded(plain: Any, text: str, pair: str | None, most: int | None) -> tuple[Any, str]:
+    """What the tokenizer makes of one text, and a note if it was cut."""
+    both = (text,) if pair is None else (text, pair)
+    if most is None:
+        return plain(*both, return_special_tokens_mask=True), ""
+    made = plain(*both, return_special_tokens_mask=True, truncation=True, max_length=most)
+    if len(made["input_ids"]) < most:
+        return made, ""
+    whole = len(plain(*both)["input_ids"])
+    cut = len(made["input_ids"])
+    return made, f"The text was cut to {cut} of {whole} tokens." if cut < whole else ""
+
+
+def _from_strings(tokenizer: Any, texts: list[str], pairs: list[str] | None, most: int | None, single: bool) -> _Draft:
     plain = plain_tokenizer(tokenizer)
     if plain is None:
         shown = texts[0] if len(texts[0]) <= 30 else texts[0][:29] + "…"
@@ -221,9 +285,12 @@ def _from_strings(tokenizer: Any, texts: list[str], single: bool) -> _Draft:
             f"The text {shown!r} needs a tokenizer and tokenizer is None. Pass the model's own:  "
             "tokenizer = AutoTokenizer.from_pretrained(name)"
         )
-    for i, text in enumerate(texts):
+    seconds: list[str | None] = [None] * len(texts) if pairs is None else list(pairs)
+    for i, (text, second) in enumerate(zip(texts, seconds, strict=True)):
         _refuse_surrogates(text, "The text" if single else f"Text {i}")
-    encoded = [plain(t, return_special_tokens_mask=True) for t in texts]
+        _refuse_surrogates(second or "", "The second text" if single else f"The second text of {i}")
+    made = [_encoded(plain, text, second, most) for text, second in zip(texts, seconds, strict=True)]
+    encoded = [one for one, _ in made]
     for i, (text, one) in enumerate(zip(texts, encoded, strict=True)):
         if not len(one["input_ids"]) or all(one["special_tokens_mask"]):
             which = "The text" if single else f"Text {i}"
@@ -233,7 +300,10 @@ def _from_strings(tokenizer: Any, texts: list[str], single: bool) -> _Draft:
     if "token_type_ids" in encoded[0]:
         kinds = _from_rows([torch.tensor(one["token_type_ids"]) for one in encoded], 0, single)
         draft.batch["token_type_ids"] = kinds.batch["input_ids"]
-    draft.texts, draft.encodings = texts, encoded
+    draft.texts = [t if p is None else (t, p) for t, p in zip(texts, seconds, strict=True)]
+    draft.encodings = encoded
+    draft.notes += sorted({note for _, note in made if note})
+    draft.settings |= {} if most is None else {"max_length": most}
     if len({len(one["input_ids"]) for one in encoded}) > 1:
         draft.settings["padding"] = "right"
         if plain.pad_token_id is None:

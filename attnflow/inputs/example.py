@@ -19,6 +19,7 @@ from attnflow.inputs.embedding import run
 from attnflow.inputs.naming import plain_tokenizer
 from attnflow.inputs.target import Goal, Target, full_output, settle
 from attnflow.numbers import check_max_length
+from attnflow.reprs import one_line
 from attnflow.select import read_position
 from attnflow.tokens import Tokens, join
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from attnflow.inputs.encode import Inputs
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Example:
     """One example of one model.

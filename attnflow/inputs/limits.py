@@ -74,6 +74,6 @@ def check_length(model: torch.nn.Module, batch: Mapping[str, Any]) -> None:
         longest = int((mask != 0).sum(1).max())
     if limit is not None and longest > limit:
         raise InputError(
-            f"The text has {longest} tokens and the model has {limit} positions. Cut it:  "
-            f"tokenizer(text, truncation=True, max_length={limit}, return_tensors='pt')"
+            f"The text has {longest} tokens and the model has {limit} positions. Cut it:  truncation=True  in this "
+            f"call, or  tokenizer(text, truncation=True, max_length={limit}, return_tensors='pt')"
         )

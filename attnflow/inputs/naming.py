@@ -29,18 +29,54 @@ def plain_tokenizer(tokenizer: Any) -> Any:
     return found
 
 
-def name_text(tokenizer: Any, text: str, encoded: Any) -> Named:
-    """Tokens of one text that the tokenizer has just encoded (without padding)."""
+def name_text(tokenizer: Any, text: str | tuple[str, str], encoded: Any) -> Named:
+    """Tokens of one text, or of a pair, that the tokenizer has just encoded (without padding)."""
     plain = plain_tokenizer(tokenizer)
     ids = list(encoded["input_ids"])
-    special = [bool(s) for s in encoded["special_tokens_mask"]]
+    marked = special_ids(plain)
+    special = [bool(s) or i in marked for i, s in zip(ids, encoded["special_tokens_mask"], strict=True)]
     encoding = _encoding(encoded, 0)
     if encoding is None:
-        word_ids = _words_of_slow(plain, text, ids, special)
+        word_ids = _words_of_slow(plain, text if isinstance(text, str) else " ".join(text), ids, special)
         note = _EACH if word_ids is None else ""
         return _tokens(plain, ids, special, word_ids, None), note
-    word_ids, words = _words(text, list(encoding.word_ids), list(encoding.offsets), special)
+    if isinstance(text, str):
+        word_ids, words = _words(text, list(encoding.word_ids), list(encoding.offsets), special)
+    else:
+        word_ids, words = _words_of_pair(text, encoding, special)
     return _tokens(plain, ids, special, word_ids, words), ""
+
+
+def _words_of_pair(
+    texts: tuple[str, str], encoding: Any, special: Sequence[bool]
+) -> tuple[list[int | None], dict[int, str]]:
+    """Word numbers of two texts in one sequence, those of the second behind those of the first."""
+    out: list[int | None] = [None] * len(special)
+    words: dict[int, str] = {}
+    for which, text in enumerate(texts):
+        at = [p for p, s in enumerate(encoding.sequence_ids) if s == which]
+        ids, found = _words(
+            text, [encoding.word_ids[p] for p in at], [encoding.offsets[p] for p in at], [special[p] for p in at]
+        )
+        shift = 1 + max(words, default=-1)
+        for p, word in zip(at, ids, strict=True):
+            out[p] = None if word is None else word + shift
+        words |= {w + shift: name for w, name in found.items()}
+    return out, words
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """The ids that the tokenizer declares special, whether it added them or they stand in the text (a chat prompt).
+
+    A mask and an unknown word stand for words of the text, so they are not; but an "unknown" token that is also the
+    begin or end token (GPT-2) is.
+    """
+    declared = set(getattr(tokenizer, "all_special_ids", None) or ())
+    added: Mapping[int, Any] = getattr(tokenizer, "added_tokens_decoder", None) or {}
+    declared |= {i for i, token in added.items() if getattr(token, "special", False)}
+    ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos")}
+    words = {getattr(tokenizer, f"{name}_token_id", None) for name in ("mask", "unk")}
+    return declared - (words - ends)
 
 
 def name_ids(tokenizer: Any, ids: Sequence[int], encoded: Any, row: int, positions: Sequence[int]) -> Named:
@@ -48,12 +84,11 @@ def name_ids(tokenizer: Any, ids: Sequence[int], encoded: Any, row: int, positio
     plain = plain_tokenizer(tokenizer)
     if plain is None:
         return Tokens.numbered(len(ids)), ""
-    # A mask and an unknown word stand in the text itself; the tokenizer did not add them.
-    added = set(plain.all_special_ids) - {plain.mask_token_id, plain.unk_token_id}
-    special = [i in added for i in ids]
+    marked = special_ids(plain)
+    special = [i in marked for i in ids]
     encoding = _encoding(encoded, row)
     if encoding is not None and len(encoding.ids) > max(positions):
-        found = [encoding.word_ids[p] for p in positions]
+        found = _apart([encoding.word_ids[p] for p in positions], [encoding.sequence_ids[p] for p in positions])
         if _useful(found, special):
             return _tokens(plain, ids, special, found, _decoded(plain, ids, found)), ""
     again = _encode_again(plain, ids, special)
@@ -61,6 +96,12 @@ def name_ids(tokenizer: Any, ids: Sequence[int], encoded: Any, row: int, positio
         word_ids, words = again
         return _tokens(plain, ids, special, word_ids, words), ""
     return _tokens(plain, ids, special, None, None), _EACH
+
+
+def _apart(word_ids: Sequence[int | None], sequences: Sequence[int | None]) -> list[int | None]:
+    """Word numbers that are not those of another sequence: each sequence of a pair counts its words from 0."""
+    first = 1 + max((w for w, s in zip(word_ids, sequences, strict=True) if w is not None and not s), default=-1)
+    return [w + first if w is not None and s else w for w, s in zip(word_ids, sequences, strict=True)]
 
 
 def _encoding(encoded: Any, row: int) -> Any:
@@ -76,6 +117,8 @@ def _tokens(
     words: Mapping[int, str] | None,
 ) -> Tokens:
     texts = [t if isinstance(t, str) else str(t) for t in tokenizer.convert_ids_to_tokens(list(ids))]
+    if word_ids is not None:
+        word_ids = [None if s else w for w, s in zip(word_ids, special, strict=True)]
     marks = {}
     for name in ("cls", "mask"):
         token = getattr(tokenizer, f"{name}_token_id", None)

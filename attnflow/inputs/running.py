@@ -57,6 +57,67 @@ def unpack(model: Any, tokenizer: Any = None) -> tuple[nn.Module, Any]:
     )
 
 
+def holds_model(source: Any) -> bool:
+    """Whether ``source`` is a model, something that holds one (a pipeline), or the name of one."""
+    return isinstance(source, nn.Module | str) or isinstance(getattr(source, "model", None), nn.Module)
+
+
+def arguments(model: Any, tokenizer: Any = None, text: Any = None, call: str = "rollout") -> tuple[Any, Any, Any]:
+    """(model, tokenizer, text) of a call, whatever the user gave for a model; all that is no model passes as it is.
+
+    The name of a model, or the folder that it was saved to, is loaded with its tokenizer; a pipeline and a
+    ``SentenceTransformer`` know theirs. As these need no tokenizer, the text may come second:
+    ``rollout(pipeline, "a text")``. A model alone with a text and no tokenizer is an error with the line to paste.
+    """
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    if not holds_model(model):
+        return model, tokenizer, text
+    if isinstance(model, str):
+        module, own = _by_name(model, tokenizer, text, call)
+    elif isinstance(model, nn.Module) and type(model).__module__.startswith("transformers."):
+        module, own = model, None  # the common case, as it is
+    else:
+        module, own = unpack(model)
+    if isinstance(tokenizer, str | list) and text is None:
+        if own is None:
+            raise InputError(
+                f"The second argument is the tokenizer, and it is a {type(tokenizer).__name__} "
+                f"({str(tokenizer)[:30]!r}). The text comes third:  {_load_line(module)}; "
+                f"{call}(model, tokenizer, text)"
+            )
+        tokenizer, text = None, tokenizer
+    if tokenizer is None and own is None and _is_text(text):
+        shown = text if isinstance(text, str) else text[0]
+        shown = shown if len(shown) <= 30 else f"{shown[:29]}…"
+        raise InputError(
+            f"The text {shown!r} needs a tokenizer and tokenizer is None. Pass the model's own:  "
+            f"{_load_line(module)}; {call}(model, tokenizer, text)"
+        )
+    return module, own if tokenizer is None else tokenizer, text
+
+
+def _is_text(text: Any) -> bool:
+    return isinstance(text, str) or (isinstance(text, list) and bool(text) and isinstance(text[0], str))
+
+
+def _load_line(model: Any) -> str:
+    """The line by which the tokenizer of a model is loaded; the package's own models and made ones have no name."""
+    name = getattr(model, "name_or_path", "") or "name"
+    return f"tokenizer = AutoTokenizer.from_pretrained({name!r})"
+
+
+def _by_name(name: str, tokenizer: Any, text: Any, call: str) -> tuple[Any, Any]:
+    """The model of a name; a text in its place is noticed before anything is loaded."""
+    if not name.strip() or "\n" in name or len(name.split()) > 3:
+        raise InputError(
+            f"The first argument is the model, and it is the text {name[:40]!r}. The order is model, tokenizer, "
+            f"text:  {call}(model, tokenizer, text)"
+        )
+    from attnflow.models.loading import load
+
+    return load(name)
+
+
 @contextmanager
 def model_errors(model: nn.Module, batch: Mapping[str, Any]) -> Iterator[None]:
     """What transformers or torch raises for inputs that do not fit the model, said with the inputs.

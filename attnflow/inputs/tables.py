@@ -19,12 +19,14 @@ from typing import Any
 
 from attnflow import files
 from attnflow.errors import FileError, InputError
+from attnflow.reprs import one_line
 
 _PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*_PACKED, ".zst")
 _ROWS = 1000  # that are turned from columns into rows at a time
 
 
+@one_line
 @dataclass(frozen=True)
 class Table:
     """The rows of one file, to be gone through as often as needed; read anew each time.

@@ -17,7 +17,7 @@ from attnflow.divergence import DISTANCES
 from attnflow.errors import AttnFlowWarning, SelectionError, WeightsError
 from attnflow.inputs.embedding import IDS, find, repeated, run
 from attnflow.inputs.example import Example, examples
-from attnflow.inputs.running import undisturbed
+from attnflow.inputs.running import arguments, undisturbed
 from attnflow.inputs.target import SCORES, Goal, Target
 from attnflow.numbers import at_least, is_whole, word
 from attnflow.relevance import Relevance
@@ -82,6 +82,7 @@ def blankout(
     _check(score, unit, batch_size)
     chosen: dict[str, Any] = {"blank": blank, "score": score, "unit": unit, "signed": signed}
     results = []
+    model, tokenizer, text = arguments(model, tokenizer, text, "blankout")
     with undisturbed(model) as module:
         found, single = examples(module, tokenizer, text, **options)
         for example in found:

@@ -9,9 +9,11 @@ from typing import Any
 from attnflow.attention import RESIDUAL_INSIDE, Attention
 from attnflow.capturing.capture import capture
 from attnflow.inputs.target import Goal
+from attnflow.reprs import one_line
 from attnflow.scoring.registry import MethodCall
 
 
+@one_line
 @dataclass(eq=False)
 class Captures:
     """The attention of one example by kind of edges.

@@ -12,7 +12,7 @@ from attnflow.errors import SelectionError, ShapeError
 from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.raw import chosen, explained_at, matrices, said
-from attnflow.scoring.source import each
+from attnflow.scoring.source import each, ready
 
 
 @overload
@@ -61,6 +61,7 @@ def direct(
     array([[0., 1.],
            [1., 1.]])
     """
+    source, tokenizer, text = ready(source, tokenizer, text, "direct")
 
     def method(attention: Attention) -> Relevance:
         scores, keys, queries, layers = matrices(attention)

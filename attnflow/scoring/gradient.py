@@ -14,7 +14,7 @@ from torch import Tensor
 from attnflow.errors import AttnFlowWarning, SelectionError
 from attnflow.inputs.embedding import IDS, Embedder, find, run
 from attnflow.inputs.example import Example, examples
-from attnflow.inputs.running import differentiable, fixed_seed, undisturbed
+from attnflow.inputs.running import arguments, differentiable, fixed_seed, undisturbed
 from attnflow.inputs.target import Goal, Target, runner_up
 from attnflow.numbers import at_least, is_whole, word
 from attnflow.relevance import Relevance
@@ -99,12 +99,13 @@ def gradient(
     chosen: dict[str, Any] = {"method": method, "reduce": reduce, "baseline": baseline, "steps": steps}
     wanted = "prob" if reduce == "paper" and score is None else score
     results = []
+    model, tokenizer, text = arguments(model, tokenizer, text, "gradient")
     with undisturbed(model) as module:
         found, single = examples(module, tokenizer, text, **options)
         for example in found:
             goal, _ = example.goal(target, position, wanted or "logit")
-            given: dict[str, Any] = {"score": wanted, "batch_size": batch_size, "route": route, "seed": seed}
-            results.append(gradient_of(example, goal, **given, **chosen))
+            how: dict[str, Any] = {"score": wanted, "batch_size": batch_size, "route": route, "seed": seed}
+            results.append(gradient_of(example, goal, **how, **chosen))
     return results[0] if single else results
 
 

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from attnflow.attention import Attention, Block
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.numbers import whole
+from attnflow.reprs import one_line
 from attnflow.tokens import Tokens, join
 
 F64 = npt.NDArray[np.float64]
@@ -36,6 +37,7 @@ Residual = float | str | Sequence[float] | npt.NDArray[Any] | None
 _NAMES = "a number in [0, 1), 'none', 'add' or 'measured'"
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Step:
     """One attention layer inside a graph of ``size`` nodes per level.
@@ -98,6 +100,7 @@ class Step:
         return ((1 - self.share) * scale, self.share * scale), weights
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Network:
     """The graph of one run.

@@ -11,7 +11,7 @@ from attnflow.attention import Attention, Block, check_edges
 from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, own_shares
-from attnflow.scoring.source import each, is_model, notes_of
+from attnflow.scoring.source import each, is_model, notes_of, ready
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens, join
 
@@ -58,6 +58,7 @@ def raw(
     >>> raw([[[0.2, 0.8], [0.6, 0.4]]], position=0).scores
     array([[0.2, 0.8]])
     """
+    source, tokenizer, text = ready(source, tokenizer, text, "raw")
 
     def method(attention: Attention) -> Relevance:
         scores, keys, queries, layers = matrices(attention)

@@ -13,7 +13,7 @@ from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, Network, Residual, network, residual_of
 from attnflow.scoring.raw import explained_at, said
-from attnflow.scoring.source import each, is_model
+from attnflow.scoring.source import each, is_model, ready
 from attnflow.select import pick_layer, pick_position
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def rollout(
            [0.5, 0.5]]), array([[0., 1.],
            [1., 0.]]))
     """
-
+    source, tokenizer, text = ready(source, tokenizer, text, "rollout")
     kinds: dict[str, Any] = {"edges": edges, **explained_at(source, edges, position), **measured(source, residual)}
     if _streams(source, tokenizer, text, stream, layer, residual, block, tokens, kinds | options):
         chosen = {"heads": heads, "sinks": sinks} | options

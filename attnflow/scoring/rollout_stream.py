@@ -27,6 +27,7 @@ from attnflow.errors import CaptureError, SelectionError
 from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import Inputs, encode
 from attnflow.inputs.running import unwrap
+from attnflow.reprs import one_line
 from attnflow.rows import divided, slack_of
 from attnflow.select import pick_position
 from attnflow.tokens import Tokens
@@ -35,6 +36,7 @@ STORED_BYTES = 1 << 28
 """Above this size (256 MiB) of all layers' matrices, rollout of one layer is streamed."""
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Streamed:
     """Rollout of one example.

@@ -1,6 +1,8 @@
 """What a method may be called on, brought to one form: a list of :class:`Attention`.
 
 rollout(model, tokenizer, text)      the model is run once
+rollout(pipeline, text)              so is that of a pipeline, which knows its tokenizer
+rollout("bert-base-uncased", text)   or of a name, which is loaded
 rollout(attention)                   what capture gave
 rollout(outputs.attentions)          what Hugging Face gave: a tuple of [batch, heads, n, n]
 rollout(array)                       [layers, n, n] or [layers, heads, n, n]
@@ -122,6 +124,13 @@ def _with_edges(attention: Attention, edges: str | None) -> Attention:
             f"capture(model, tokenizer, text, edges={edges!r})"
         )
     return attention
+
+
+def ready(source: Any, tokenizer: Any, text: Any, call: str) -> tuple[Any, Any, Any]:
+    """The first three arguments of a method: a pipeline or a name becomes the model, with its tokenizer."""
+    from attnflow.inputs.running import arguments
+
+    return arguments(source, tokenizer, text, call)
 
 
 def is_model(source: Any) -> bool:

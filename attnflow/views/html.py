@@ -19,12 +19,13 @@ from markupsafe import Markup, escape
 from attnflow.flowgraph.records import FlowGraph, Output, settings_line
 from attnflow.formats import POLICY
 from attnflow.relevance import Relevance
+from attnflow.tokens import Tokens
 from attnflow.views.colours import tint, weights
-from attnflow.views.names import show, show_line
+from attnflow.views.names import drawn_on, show, show_line
 from attnflow.views.page_data import about_lines, page_data, squeezed
 from attnflow.views.terminal import footer
 
-SCRIPTS = ("data.js", "graph.js", "panels.js", "save.js", "main.js")
+SCRIPTS = ("data.js", "flow.js", "graph.js", "panels.js", "save.js", "main.js")
 CAVEAT = "Attention shows where a model looked, not why it decided: evidence, not proof."
 
 
@@ -49,6 +50,7 @@ def flow_page(graph: FlowGraph, title: str = "Attention flow") -> str:
         "title": title,
         "policy": Markup(policy),
         "style": _part("page.css"),
+        "plain": _plain_words(graph),
         "facts": _graph_facts(graph),
         "fallback": _output_table(graph.outputs[0], [show(t) for t in graph.net.tokens]),
         "footer": _graph_footer(graph),
@@ -75,7 +77,7 @@ def highlight(r: Relevance) -> str:
 
     The colours are written into the fragment, so that it can be pasted anywhere.
     """
-    words = r.words()
+    words = r.words() if r.has_words else r
     span = Markup('<span style="background:{};padding:.1em .15em" title="{:.4f}"><bdi>{}</bdi></span>')
     tinted = [
         span.format(_tint(w), s, show(t))
@@ -96,6 +98,17 @@ def _part(name: str) -> Markup:
 
 def _lines(lines: Iterable[str]) -> Markup:
     return Markup("<br>").join(lines)
+
+
+def _plain_words(g: FlowGraph) -> Markup:
+    """The first line: what the model said, what it drew on, and what the picture shows."""
+    first = g.outputs[0]
+    names = g.net.tokens if g.image is None else Tokens([f"patch {t}" for t in g.net.tokens], g.net.tokens.special)
+    most = drawn_on({name: (names, scores) for name, scores in first.scores.items()})
+    lines = [show_line(g.predicted)] if g.predicted else []
+    lines += [f"It drew most on {most}."] if most else []
+    lines.append("The graph shows how much of each input can have reached the output, layer by layer.")
+    return escape(" ".join(lines))
 
 
 def _graph_facts(g: FlowGraph) -> Markup:
@@ -163,10 +176,11 @@ def _output_table(output: Output, names: Sequence[str]) -> Markup:
 
 
 def _facts(r: Relevance) -> Markup:
+    said = Markup('<p id="plain">{}</p>').format(show_line(r.predicted)) if r.predicted else Markup("")
     place = Markup("")
     if r.position is not None:
         place = Markup(" · output position {} {}").format(r.position, _code(r.position_token or ""))
-    return Markup("<p>Model {}{} · layer {}</p>").format(r.model or "not named", place, r.layers[-1])
+    return said + Markup("<p>Model {}{} · layer {}</p>").format(r.model or "not named", place, r.layers[-1])
 
 
 def _sections(results: Sequence[Relevance]) -> list[Markup]:
@@ -184,7 +198,7 @@ def _axes(r: Relevance) -> str:
 
 
 def _marked(r: Relevance) -> Markup:
-    words = r.words()
+    words = r.words() if r.has_words else r
     mark = Markup('<mark{} style="--w:{:.3f}" title="{:.4f}">{}</mark>')
     marks = [
         mark.format(_minus(w), abs(w), s, show(t))

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnflow.tokens import Tokens
 
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "·"}
 # How byte-level tokenizers write a space and a line break, and SentencePiece's space.
@@ -35,3 +41,22 @@ def show(token: str) -> str:
 def show_line(text: str) -> str:
     """A note with control and direction characters made visible, its spaces left as they are."""
     return " ".join(show(part) for part in text.split())
+
+
+def drawn_on(scores: Mapping[str, tuple[Tokens, Any]]) -> str:
+    """Which input each method ranks first, special tokens aside; methods that agree stand together.
+
+    >>> tokens = Tokens(["[CLS]", "key", "is"], special=[True, False, False])
+    >>> drawn_on({"raw": (tokens, [0.9, 0.1, 0.0]), "flow": (tokens, [0.1, 0.5, 0.2]), "mine": (tokens, [0, 1, 2])})
+    'key (by raw, flow), is (by mine)'
+    """
+    first: dict[str, list[str]] = {}
+    for method, (tokens, given) in scores.items():
+        plain = [j for j, special in enumerate(tokens.special) if not special and not np.isnan(given[j])]
+        if plain:
+            best = max(plain, key=lambda j: given[j])  # of equal ones the first in the text
+            tied = sum(given[j] == given[best] for j in plain)
+            name = show(tokens[best]).lstrip("·") or show(tokens[best])
+            first.setdefault(name, []).append(f"{method}, tied with {tied - 1} more" if tied > 1 else method)
+    agreed: Sequence[tuple[str, list[str]]] = sorted(first.items(), key=lambda item: -len(item[1]))
+    return ", ".join(f"{name} (by {', '.join(methods)})" for name, methods in agreed)

@@ -18,6 +18,8 @@ from attnflow.views.names import show, show_line
 # Pipes that carry nothing are drawn in small networks only: in a large one the widest are the residual ones, a picket
 # fence that says nothing.
 PIPES = 1500
+# Capacities that a page holds, all fusions together, with which it computes the flows of further pairs.
+CAPACITIES = 240_000
 _FULL = 65_535
 
 
@@ -49,13 +51,14 @@ def page_data(graph: FlowGraph) -> dict[str, Any]:
         "special": [int(s) for s in net.tokens.special],
         "words": _words(graph),
         "queries": _names(graph, net.queries),
+        "predicts": None if graph.predicts is None else [show(t) for t in graph.predicts],
         "firstRow": net.rows[0],
         "layers": list(net.layers),
         "tops": list(net.tops),
         "levels": [[level.tower, level.layer] for level in graph.levels],
         "towers": _towers(graph),
         "fixed": [_both(graph.outputs[:1], name) for name in fixed],
-        "fusions": [_fusion(g, fixed) for g in (graph, *graph.fusions)],
+        "fusions": [_fusion(g, fixed, CAPACITIES // (1 + len(graph.fusions))) for g in (graph, *graph.fusions)],
         "start": {"words": graph.as_words, "special": graph.with_special},
         "image": _image(graph),
     }
@@ -75,7 +78,7 @@ def about_lines(graph: FlowGraph) -> list[str]:
     return [show_line(line) for line in lines]
 
 
-def _fusion(graph: FlowGraph, fixed: Sequence[str]) -> dict[str, Any]:
+def _fusion(graph: FlowGraph, fixed: Sequence[str], room: int) -> dict[str, Any]:
     """What depends on the edges, and on how the heads were brought down."""
     index, capacity = _table(graph)
     unit, kind = _unit(graph)
@@ -88,6 +91,7 @@ def _fusion(graph: FlowGraph, fixed: Sequence[str]) -> dict[str, Any]:
         "edgeCapacity": _parts(capacity, unit, kind),
         "unit": unit,
         "whole": int((graph.capacities > 0).sum()) <= PIPES,
+        "capacities": _capacities(graph, room, unit, kind),
         "residual": packed(graph.residual, "<f4"),
         "methods": _methods(graph, fixed),
         "flow": list(graph.methods).index(FLOW),
@@ -100,6 +104,7 @@ def _fusion(graph: FlowGraph, fixed: Sequence[str]) -> dict[str, Any]:
             for c in graph.curves
         ],
         "about": about_lines(graph),
+        "informative": [show_line(f"{name}: {line}") for name, line in graph.informative.items()],
     }
 
 
@@ -157,6 +162,26 @@ def _unit(graph: FlowGraph) -> tuple[int, str]:
 
 def _parts(numbers: npt.NDArray[Any], unit: int, kind: str) -> str:
     return packed(np.rint(numbers * unit) if unit > 1 else numbers, kind)
+
+
+def _capacities(graph: FlowGraph, room: int, unit: int, kind: str) -> dict[str, str] | None:
+    """The capacities with which the page computes further flows: all of them, or the highest with the gaps between.
+
+    None where the page has all of them anyway, as the edges of its table.
+    """
+    flat = graph.capacities.ravel()
+    above = np.flatnonzero(flat > 0)
+    if len(above) <= PIPES:
+        return None
+    if unit == 1:
+        room //= 2  # their numbers take twice the bytes
+    if len(flat) <= room:
+        return {"values": _parts(flat, unit, kind)}
+    # With a gap of two bytes for each, two thirds as many; a gap that is too wide is bridged by a capacity of zero.
+    best = np.sort(above[np.argsort(-flat[above], kind="stable")[: 2 * room // 3]])
+    bridges = [range(a + _FULL, b, _FULL) for a, b in zip([-1, *best[:-1]], best, strict=True) if b - a > _FULL]
+    kept = np.unique(np.concatenate([best, *(np.array(b, np.int64) for b in bridges)]).astype(np.int64))
+    return {"values": _parts(flat[kept], unit, kind), "gaps": packed(np.diff(kept, prepend=-1), "<u2")}
 
 
 def _flows(graph: FlowGraph, at: dict[int, int], unit: int, kind: str) -> dict[str, Any]:

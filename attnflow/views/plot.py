@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.errors import SelectionError, ShapeError
+from attnflow.flowgraph.image import patches, pixels
 from attnflow.flowgraph.records import FLOW, FlowGraph, PairFlow
 from attnflow.formats import as_written
 from attnflow.relevance import Relevance
 from attnflow.select import pick_position
+from attnflow.tokens import Tokens
 from attnflow.views.colours import blend, weights
+from attnflow.views.fonts import in_fonts
 from attnflow.views.names import show
 
 if TYPE_CHECKING:
@@ -23,41 +26,160 @@ COLOURS = {"flow": "#0072b2", "residual": "#d55e00", "cross": "#007a5a", "capaci
 # Points of line width for the widest capacity.
 WIDEST = 7.0
 GAP = 1.2
+# Names that fit along an axis, and letters of one.
+NAMES = 60
+LONGEST = 18
 
 
-def plot(relevance: Relevance, ax: Axes | None = None, cmap: str = "Blues", **options: Any) -> Axes:
+def plot(
+    relevance: Relevance,
+    ax: Axes | None = None,
+    cmap: str = "Blues",
+    scale_without: str | None = None,
+    image: Any = None,
+    grid: tuple[int, int] | None = None,
+    **options: Any,
+) -> Axes:
     """A heat-map on ``ax`` (or a new figure): layers × inputs for one position, else outputs × inputs.
 
-    Rows are layers (highest on top) or output positions, columns are input positions. ``options`` go to
-    ``Axes.imshow``. The figure is ``ax.figure``: ``relevance.plot().figure.savefig("scores.pdf")``.
+    Rows are layers (highest on top) or output positions, columns are input positions; the outputs of a model that
+    generates are named with the token that they predict. Of many names some are shown. The scores of an image for one
+    position are a grid of its patches at the last layer.
+
+    Args:
+        ax: where to draw. The figure is ``ax.figure``: ``relevance.plot().figure.savefig("scores.pdf")``.
+        cmap: the colours of scores that are not negative.
+        scale_without: "first" or "special": leave the first input, or special tokens, out of the colour scale. They
+            often take most of the mass, so that all others look alike; they are then drawn as beyond the scale.
+        image: the picture (PIL or an array), to draw the grid of its patches over.
+        grid: rows and columns of patches, where the names of the tokens do not tell.
+        options: go to ``Axes.imshow``.
     """
+    if image is not None or grid is not None or (relevance.scores.ndim == 2 and _is_image(relevance.tokens)):
+        return plot_image(relevance, image, ax, grid, **options)
     if relevance.scores.ndim == 2:
         matrix, names, label = relevance.scores[::-1], [str(n) for n in relevance.layers][::-1], "layer"
     else:
-        matrix, names = relevance.scores[-1], [show(t) for t in relevance.rows]
-        label = f"output at layer {relevance.layers[-1]}"
+        matrix, names = relevance.scores[-1], row_names(relevance)
+        label = f"output at layer {relevance.layers[-1]}{' → what it predicts' if _generates(relevance) else ''}"
     columns = [show(t) for t in relevance.tokens]
     ax = new_axes(len(columns), len(names)) if ax is None else ax
-    signed = matrix.min() < 0
-    top = float(abs(matrix).max()) or 1.0
+    top, beyond = _top(relevance, matrix, scale_without)
+    signed = np.nanmin(matrix) < 0
     scale = {"cmap": "RdBu_r", "vmin": -top, "vmax": top} if signed else {"cmap": cmap, "vmin": 0.0, "vmax": top}
-    image = ax.imshow(matrix, aspect="auto", **{**scale, **options})
-    ax.set_xticks(range(len(columns)), columns, rotation=60, ha="right", rotation_mode="anchor")
-    ax.set_yticks(range(len(names)), names)
+    drawn = ax.imshow(matrix, aspect="auto", **{**scale, **options})
+    across, down = thinned(len(columns)), thinned(len(names))
+    ax.set_xticks(across, [clipped(columns[j]) for j in across], rotation=60, ha="right", rotation_mode="anchor")
+    ax.set_yticks(down, [clipped(names[i], 2 * LONGEST) for i in down])
     ax.set_xlabel("input")
     ax.set_ylabel(label)
     ax.set_title(_title(relevance))
-    ax.figure.colorbar(image, ax=ax, label="score")
-    return as_written(ax)  # type: ignore[no-any-return]
+    ax.figure.colorbar(drawn, ax=ax, label=f"score{beyond}", extend="max" if beyond else "neither")
+    return _finished(ax)
 
 
-def plot_all(results: Sequence[Relevance]) -> Figure:
-    """One heat-map below the other, one per result."""
+def plot_image(
+    relevance: Relevance,
+    image: Any = None,
+    ax: Axes | None = None,
+    grid: tuple[int, int] | None = None,
+    cmap: str = "inferno",
+    **options: Any,
+) -> Axes:
+    """The scores of the patches at the last layer, as a grid over the picture; for a result of one output position.
+
+    >>> import numpy as np
+    >>> tokens = Tokens(["[CLS]", "patch 0,0", "patch 0,1"], special=[True, False, False])
+    >>> plot_image(Relevance(np.array([[0.4, 0.1, 0.5]]), tokens, (0,), "raw")).get_title()
+    'raw at layer 0 (40% on [CLS])'
+    """
+    if relevance.scores.ndim != 2:
+        raise ShapeError(
+            f"A picture is tinted for one output position, and {relevance.method} holds {len(relevance.rows)}. "
+            "Choose one:  relevance.at(position='cls').plot(image=picture)"
+        )
+    (rows, columns), where = patches(relevance.tokens, grid)
+    scores = relevance.scores[-1][list(where)].reshape(rows, columns)
+    picture = None if image is None else pixels(image)
+    height, width = (rows, columns) if picture is None else picture.shape[:2]
+    ax = axes_of(_figure_of(1.4 + 4 * min(width / height, 2.5), 4.4)) if ax is None else ax
+    extent = (0, width, height, 0)
+    if picture is not None:
+        ax.imshow(picture.mean(-1), cmap="gray", extent=extent)
+    signed = np.nanmin(scores) < 0
+    top = float(np.nanmax(np.abs(scores))) or 1.0
+    scale = {"cmap": "RdBu_r", "vmin": -top} if signed else {"cmap": cmap, "vmin": 0.0}
+    alpha = 1.0 if picture is None else 0.62
+    drawn = ax.imshow(
+        scores, extent=extent, interpolation="nearest", **{**scale, "vmax": top, "alpha": alpha, **options}
+    )
+    ax.set_xticks([])
+    ax.set_yticks([])
+    outside = [t for t, special in zip(relevance.tokens, relevance.tokens.special, strict=True) if special]
+    share = f" ({relevance.special_share:.0%} on {', '.join(outside[:2])})" if outside else ""
+    layer = "" if relevance.layers == ("input",) else f" at layer {relevance.layers[-1]}"
+    ax.set_title(f"{_title(relevance)}{layer}{share}")
+    ax.figure.colorbar(drawn, ax=ax, label="score of a patch")
+    return _finished(ax)
+
+
+def _is_image(tokens: Tokens) -> bool:
+    return any(t.startswith("patch ") for t in tokens)
+
+
+def row_names(r: Relevance) -> list[str]:
+    """Names of the outputs; those of a model that generates with the token that they predict, which is the next one."""
+    names = [show(t) for t in r.rows]
+    ahead = r.attention.predicts(r.rows) if r.attention is not None else None
+    return names if ahead is None else [f"{name} → {show(t)}" for name, t in zip(names, ahead, strict=True)]
+
+
+def _generates(r: Relevance) -> bool:
+    return r.attention is not None and r.attention.generates
+
+
+def thinned(count: int) -> list[int]:
+    """Which of many places get a name: about ``NAMES`` of them, evenly spread.
+
+    >>> thinned(4), thinned(512)[:3], len(thinned(512))
+    ([0, 1, 2, 3], [0, 9, 18], 57)
+    """
+    return list(range(0, count, -(-count // NAMES)))
+
+
+def clipped(name: str, most: int = LONGEST) -> str:
+    """A name that does not push the picture away.
+
+    >>> clipped("a" * 40, 6)
+    'aaaaa…'
+    """
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _top(r: Relevance, matrix: Any, without: str | None) -> tuple[float, str]:
+    """The highest magnitude of the colour scale, and a note where inputs were left out of it."""
+    if without not in (None, "first", "special"):
+        raise SelectionError(f"scale_without={without!r} is not known. Use 'first', 'special' or None.")
+    out = np.zeros(len(r.tokens), bool)
+    if without == "special":
+        out |= np.array(r.tokens.special, bool)
+    elif without == "first":
+        out[0] = True
+    if out.all() or not out.any():
+        return float(np.nanmax(np.abs(matrix))) or 1.0, ""
+    return float(np.nanmax(np.abs(matrix[:, ~out]))) or 1.0, f" ({without} left out of the scale)"
+
+
+def _finished(ax: Axes) -> Axes:
+    return as_written(in_fonts(ax))  # type: ignore[no-any-return]
+
+
+def plot_all(results: Sequence[Relevance], **options: Any) -> Figure:
+    """One heat-map below the other, one per result; ``options`` as for :func:`plot`."""
     rows = max(len(r.layers) if r.scores.ndim == 2 else len(r.rows) for r in results)
     figure = _figure(len(results[0].tokens), rows * len(results) + 2 * (len(results) - 1))
-    axes = figure.subplots(len(results), 1, squeeze=False)
-    for r, ax in zip(results, axes[:, 0], strict=True):
-        plot(r, ax=ax)
+    for place, r in enumerate(results, 1):
+        plot(r, ax=axes_of(figure, len(results), place), **options)
     return figure
 
 
@@ -76,11 +198,11 @@ def plot_text(relevance: Relevance, ax: Axes | None = None, width: int = 72, siz
             f"A text is tinted for one output position, and {relevance.method} holds {len(relevance.rows)}. "
             "Choose one:  plot_text(relevance.at(position=-1))"
         )
-    words = relevance.words()
+    words = relevance.words() if relevance.has_words else relevance
     names = [show(t) for t in words.tokens]
     places = _lines(names, width)
     rows = places[-1][1] + 1
-    ax = _figure_of(width * size * 0.62 / 72, rows * size * 2.2 / 72 + 0.4).add_subplot() if ax is None else ax
+    ax = axes_of(_figure_of(width * size * 0.62 / 72, rows * size * 2.2 / 72 + 0.4)) if ax is None else ax
     before: Any = None
     for name, weight, (x, y) in zip(names, weights(words.scores[-1]), places, strict=True):
         # A word stands behind the one before it, however wide that comes out.
@@ -89,7 +211,7 @@ def plot_text(relevance: Relevance, ax: Axes | None = None, width: int = 72, siz
         before = ax.annotate(name, **where, textcoords="offset points", size=size, va="bottom", bbox=box)
     ax.set_axis_off()
     ax.set_title(_title(relevance), loc="left", size=size)
-    return as_written(ax)  # type: ignore[no-any-return]
+    return _finished(ax)
 
 
 def _line_start(line: int, size: float) -> dict[str, Any]:
@@ -112,8 +234,7 @@ def _lines(names: Sequence[str], width: int) -> list[tuple[int, int]]:
 
 def new_axes(columns: float, rows: float) -> Axes:
     """Axes of a new figure with room for these columns and rows."""
-    axes: Axes = _figure(columns, rows).add_subplot()
-    return axes
+    return axes_of(_figure(columns, rows))
 
 
 def _figure(columns: float, rows: float) -> Figure:
@@ -121,9 +242,16 @@ def _figure(columns: float, rows: float) -> Figure:
 
 
 def _figure_of(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
+    from attnflow.figures import new_figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return new_figure(width, height)
+
+
+def axes_of(figure: Figure, rows: int = 1, place: int = 1) -> Axes:
+    """Axes that a notebook shows."""
+    from attnflow.figures import new_axes as made
+
+    return made(figure, rows, place)
 
 
 def _title(r: Relevance) -> str:
@@ -172,7 +300,7 @@ def plot_flow(
     ax.plot(*grid.at(0, sink), "s", ms=9, mfc="none", mec=COLOURS["cut"], mew=1.6, zorder=5)
     names = show(graph.net.queries[output.row]), show(graph.net.tokens[sink])
     ax.set_title(f"{names[0]} at layer {output.layer} draws on {names[1]}: flow {pair.value:.4f}")
-    return as_written(ax)  # type: ignore[no-any-return]
+    return _finished(ax)
 
 
 class _Grid:
@@ -221,8 +349,9 @@ def _nodes(ax: Axes, graph: FlowGraph, grid: _Grid) -> None:
     points = {grid.at(h, j) for h in range(len(graph.levels) + 1) for j in range(graph.net.size)}
     ax.plot(*zip(*points, strict=True), "o", ms=3, color="#8b949e", zorder=4, ls="none")
     names = [show(t) for t in graph.net.tokens]
-    ticks = [grid.at(0, j)[0] for j in range(graph.net.size)]
-    ax.set_xticks(ticks, names, rotation=60, ha="right", rotation_mode="anchor")
+    some = thinned(graph.net.size)
+    ticks = [grid.at(0, j)[0] for j in some]
+    ax.set_xticks(ticks, [clipped(names[j]) for j in some], rotation=60, ha="right", rotation_mode="anchor")
     if grid.encoder:
         ax.set_yticks(range(grid.height + 1))
         ax.set_ylabel("level")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,14 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from attnflow.errors import ShapeError
+from attnflow.informative import FEWEST
 from attnflow.relevance import Relevance
 from attnflow.views.colours import blend, weights
-from attnflow.views.names import show
+from attnflow.views.names import drawn_on, show, show_line
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LONGEST = 24
-# Cells of the borders and the number of the token.
-_FRAME = 8
+# Cells of the borders and spaces around the number and the token.
+_FRAME = 7
 
 
 def bar(share: float, width: int) -> str:
@@ -37,10 +39,18 @@ def tables(results: Sequence[Relevance], console: Console) -> list[Table]:
     """One table, or on a narrow screen several below one another, so that no score is cut off."""
     check_one_position(results)
     widest = max(cell_len(show(t)) for t in results[0].tokens)
-    score = _score_width(results)
-    token = max(5, min(widest, _LONGEST, console.width - _FRAME - score))
-    each = max(1, (console.width - _FRAME - token) // score)
-    return [table(results[i : i + each], console, token) for i in range(0, len(results), each)]
+    columns = [_score_width(r) for r in results]
+    number = len(str(len(results[0].tokens) - 1))
+    token = max(5, min(widest, _LONGEST, console.width - _FRAME - number - max(columns)))
+    parts: list[list[Relevance]] = []
+    left = 0
+    for r, width in zip(results, columns, strict=True):
+        if width > left:
+            parts.append([])
+            left = console.width - _FRAME - number - token
+        parts[-1].append(r)
+        left -= width
+    return [table(part, console, token) for part in parts]
 
 
 def table(results: Sequence[Relevance], console: Console, token_width: int = _LONGEST) -> Table:
@@ -53,7 +63,7 @@ def table(results: Sequence[Relevance], console: Console, token_width: int = _LO
     out.add_column("", justify="right", style="dim", no_wrap=True)
     out.add_column("token", no_wrap=True, max_width=token_width)
     for r in results:
-        out.add_column(r.method, justify="left", no_wrap=True)
+        out.add_column(_column_name(r), justify="left", no_wrap=True)
     width = _bar_width(console, results, token_width)
     parts = [weights(r.scores[-1]) for r in results]
     for j, token in enumerate(results[0].tokens):
@@ -65,7 +75,7 @@ def table(results: Sequence[Relevance], console: Console, token_width: int = _LO
 
 def highlight(r: Relevance) -> Text:
     """The words of a result for one position, tinted by their scores at the last layer; for a terminal with colours."""
-    words = r.words()
+    words = r.words() if r.has_words else r
     out = Text()
     for token, weight in zip(words.tokens, weights(words.scores[-1]), strict=True):
         red, green, blue = blend(weight)
@@ -92,15 +102,21 @@ def _cell(score: float, part: float, width: int) -> Text:
     return Text(f"{score:.3f} {bar(abs(part), width)}" if width else f"{score:.3f}")
 
 
-def _score_width(results: Sequence[Relevance]) -> int:
+def _column_name(r: Relevance) -> str:
+    """The name of a method; its edges stand below it."""
+    return escape(r.method.replace(":", ":\n"))
+
+
+def _score_width(r: Relevance) -> int:
     """Cells of a column with one score, its border and the name of the method."""
-    return max([9, *(len(r.method) + 3 for r in results)])
+    scores = max(len(f"{s:.3f}") for s in r.scores[-1])
+    return 3 + max(scores, *(cell_len(part) for part in r.method.replace(":", ":\n").split("\n")))
 
 
 def _bar_width(console: Console, results: Sequence[Relevance], token: int) -> int:
     if not console.is_terminal:
         return 0
-    return max(0, min(16, (console.width - _FRAME - token) // max(len(results), 1) - 10))
+    return max(0, min(16, (console.width - _FRAME - 2 - token) // max(len(results), 1) - 10))
 
 
 def _title(r: Relevance) -> str:
@@ -112,15 +128,43 @@ def _title(r: Relevance) -> str:
     return f"{r.model or 'given attention'} · layer {r.layers[-1]} · {place}"
 
 
+def as_text(results: Sequence[Relevance], width: int = 100) -> str:
+    """All that the terminal shows of some results, as plain text."""
+    out = io.StringIO()
+    show_results(results, Console(file=out, width=width, force_terminal=False, color_system=None))
+    return out.getvalue().rstrip()
+
+
+def show_results(results: Sequence[Relevance], console: Console) -> None:
+    """The prediction, what was drawn on most, tables, tinted text, and what else a reader must know."""
+    for line in head(results):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    for table in tables(results, console):
+        console.print(table)
+    if console.is_terminal and console.color_system in ("256", "truecolor"):
+        console.print(highlight(next((r for r in results if r.method == "flow"), results[-1])))
+    for line in footer(results):
+        console.print(escape(line), style="dim", highlight=False)
+
+
+def head(results: Sequence[Relevance]) -> list[str]:
+    """What the model predicted, and which input each method says it drew on most."""
+    said = next((r.predicted for r in results if r.predicted), None)
+    most = drawn_on({r.method: (r.tokens, r.scores[-1]) for r in results})
+    return [*([show_line(said)] if said else []), *([f"It drew most on {most}."] if most else [])]
+
+
 def footer(results: Sequence[Relevance]) -> list[str]:
-    """What a reader must know besides the numbers: notes of the capture, the share on special tokens, reports."""
+    """What a reader must know besides the numbers: notes of the capture, whether scores are informative, reports."""
     lines: list[str] = []
     for r in results:
         lines += [note for note in r.notes if note not in lines]
     for r in results:
         if r.dropped is not None:
             lines.append(f"{r.method}: {r.dropped:.0%} of the mass lay on special tokens (dropped)")
-        elif any(r.tokens.special):
+        if len(r.tokens) >= FEWEST:
+            lines.append(f"{r.method}: {r.informative.line}")
+        elif r.dropped is None and any(r.tokens.special):
             lines.append(f"{r.method}: {r.special_share:.0%} of the mass lies on special tokens")
         if r.report is not None:
             lines += [f"{r.method}: {line}" for line in r.report.words]

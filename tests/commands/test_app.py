@@ -52,7 +52,7 @@ def test_demo_prints_a_table_and_writes_a_page(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("demo") == 0
     out = capsys.readouterr().out
-    for wanted in ("raw", "rollout", "flow", "doors", "<unk>", str(tmp_path / "attnflow-demo.html")):
+    for wanted in ("raw", "rollout", "flow", "cabinet", "<unk>", str(tmp_path / "attnflow-demo.html")):
         assert wanted in out
     assert "doors" in (tmp_path / "attnflow-demo.html").read_text()
     assert run("demo") == 0  # its own page may be written again
@@ -138,7 +138,7 @@ def test_a_file_that_exists_is_refused_before_anything_runs(capsys, tmp_path):
     ("options", "text"),
     [
         (["--method", "grad"], "--method 'grad' is not known. Use some of: raw, rollout, flow, direct,"),
-        (["--position", "middle"], "--position middle is not known. Use a number, cls, last or mask."),
+        (["--position", "middle"], "position='middle' is not known: no word of the text is 'middle'"),
         (["--position", "99"], "position=99, but there are 7 positions: use -7 to 6."),
         (["--position", "mask"], "position='mask', but the input has no mask token"),
         (["--layer", "12"], "layer=12, but the layers with attention are 0, 1, 2, 3, 4, 5."),

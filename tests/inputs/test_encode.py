@@ -200,3 +200,93 @@ def test_the_tokenizer_is_left_alone() -> None:
     encode(tiny.model("bert"), tokenizer, BatchEncoding({"input_ids": torch.tensor([[5, 6]])}))
     after = (len(tokenizer), tokenizer.padding_side, tokenizer.special_tokens_map, tokenizer.model_max_length)
     assert before == after
+
+
+CHAT = "<|im_start|>user\nthe key<|im_end|>\n<|im_start|>assistant\n"
+
+
+def chat() -> Any:
+    """A byte-level tokenizer with the marks of a chat, of which one is in no list of special tokens, as in Llama 3."""
+    vocabulary = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    raw = Tokenizer(models.BPE(vocabulary, []))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens(["<|end|>", "<|im_start|>", "<|im_end|>"])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token="<|end|>", unk_token="<|end|>", extra_special_tokens=["<|im_start|>"]
+    )
+
+
+@pytest.mark.parametrize("text", [CHAT, "the key<|end|>is"])
+def test_special_tokens_do_not_depend_on_how_the_text_was_given(text: str) -> None:
+    tokenizer, model = chat(), tiny.model("llama", vocab_size=300)
+    want = encode(model, tokenizer, text).tokens[0]
+    assert [t for t, s in zip(want, want.special, strict=True) if s] == [t for t in want if t.startswith("<|")]
+    for form in (tokenizer(text), tokenizer(text)["input_ids"], tokenizer(text, return_tensors="pt")):
+        got = encode(model, tokenizer, form).tokens[0]
+        assert got.special == want.special
+        assert [w is None for w in got.word_ids] == list(got.special)
+        assert group_words(got).members == group_words(want).members
+
+
+def test_masks_and_unknown_words_are_words() -> None:
+    tokens = encode(tiny.model("bert"), wordpiece(), "the [MASK] zebra").tokens[0]
+    assert tokens == ("[CLS]", "the", "[MASK]", "[UNK]", "[SEP]")
+    assert tokens.special == (True, False, False, False, True)
+
+
+def paired() -> Any:
+    tokenizer = wordpiece()
+    marks = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", marks
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda t: ("the cabinets", {"text_pair": "the key"}),
+        lambda t: ({"text": "the cabinets", "text_pair": "the key"}, {}),
+        lambda t: ([("the cabinets", "the key")], {}),
+        lambda t: (["the cabinets"], {"text_pair": ["the key"]}),
+        lambda t: (t("the cabinets", "the key"), {}),
+    ],
+)
+def test_pairs_of_texts(given: Any) -> None:
+    tokenizer = paired()
+    text, options = given(tokenizer)
+    got = encode(tiny.model("bert"), tokenizer, text, **options)
+    want = tokenizer("the cabinets", "the key")
+    assert got.batch["input_ids"].tolist() == [want["input_ids"]]
+    assert got.batch["token_type_ids"].tolist() == [want["token_type_ids"]]
+    assert group_words(got.tokens[0]).tokens == ("[CLS]", "the", "cabinets", "[SEP]", "the", "key", "[SEP]")
+    assert got.single == (not isinstance(text, list))
+
+
+def test_pairs_that_do_not_fit() -> None:
+    model, tokenizer = tiny.model("bert"), paired()
+    with pytest.raises(InputError, match="2 texts and 1 in text_pair: give one second text for each"):
+        encode(model, tokenizer, ["the key", "is"], text_pair="the")
+    with pytest.raises(InputError, match="text_pair= belongs to a text"):
+        encode(model, tokenizer, torch.tensor([5, 6]), text_pair="the")
+
+
+def test_texts_are_cut_where_that_is_asked_for() -> None:
+    model, tokenizer = tiny.model("bert", max_position_embeddings=32), wordpiece()
+    long = "the key " * 60
+    with pytest.raises(InputError, match=r"122 tokens and the model has \d+ positions. Cut it:  truncation=True"):
+        encode(model, tokenizer, long)
+    limit = position_limit(model)
+    cut = encode(model, tokenizer, long, truncation=True)
+    assert cut.length == limit and cut.notes == (f"The text was cut to {limit} of 122 tokens.",)
+    short = encode(model, tokenizer, ["the key is", long], max_length=5)
+    assert [len(t) for t in short.tokens] == [5, 5]
+    assert short.settings["max_length"] == 5 and len(short.notes) == 1
+    assert encode(model, tokenizer, "the key", max_length=30).notes == ()
+    with pytest.raises(InputError, match="truncation= cuts a text, and a Tensor was given"):
+        encode(model, tokenizer, torch.tensor([5, 6]), truncation=True)
+    with pytest.raises(AttnFlowError, match="max_length=1"):
+        encode(model, tokenizer, long, max_length=1)

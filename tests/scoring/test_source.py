@@ -82,7 +82,7 @@ def test_heads_that_are_gone_cannot_be_asked_for():
             r"No attention in 'tuple': transformers returns an empty tuple.*rollout\(model, tokenizer, text\)",
         ),
         (None, InputError, "No attention in 'NoneType'"),
-        ("bert-base-uncased", InputError, "of type str .* is not numbers. Give a model"),
+        ("no-such/model", InputError, "'no-such/model' could not be loaded"),
         (np.zeros((4, 4)), ShapeError, r"shape \(4, 4\) has 2 axes; use \[layers, n, n\].*array\[None\]"),
         ([np.eye(2), np.eye(2)[None]], ShapeError, r"Layers of different rank: \[2, 3\] axes"),
         (

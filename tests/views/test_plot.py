@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from attnflow import Attention, Relevance, flow, raw
-from attnflow.errors import SelectionError, ShapeError
+from attnflow.errors import AttnFlowWarning, SelectionError, ShapeError
 from attnflow.flowgraph import flow_graph
+from attnflow.tokens import Tokens
 from attnflow.views.plot import plot_all, plot_text
 from tests.conftest import random_attention
 
@@ -88,3 +89,78 @@ def test_everything_is_vector(kind):
     ax.figure.savefig(buffer, format="svg")
     assert b"<svg" in buffer.getvalue()
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_names_are_thinned_and_long_ones_clipped():
+    many = raw(random_attention(0, 1, 512), tokens=[f"token number {i}, which is long" for i in range(512)], position=0)
+    ax = many.plot()
+    labels = [t.get_text() for t in ax.get_xticklabels()]
+    assert len(labels) == 57 and max(map(len, labels)) <= 18
+    assert [int(x) for x in ax.get_xticks()][:3] == [0, 9, 18]
+    assert len(raw(random_attention(0, 1, 512)).plot().get_yticklabels()) == 57
+    assert ax.figure.get_size_inches().max() <= 24
+
+
+def test_the_first_or_special_tokens_may_be_left_out_of_the_scale():
+    scores = np.array([[0.9, 0.02, 0.05, 0.03], [0.8, 0.1, 0.04, 0.06]])
+    r = Relevance(scores, Tokens(["[CLS]", "a", "b", "[SEP]"], special=[True, False, False, True]), (0, 1), "raw")
+    assert r.plot().images[0].get_clim() == (0, 0.9)
+    assert r.plot(scale_without="first").images[0].get_clim() == (0, 0.1)
+    ax = r.plot(scale_without="special")
+    assert ax.images[0].get_clim() == (0, 0.1)
+    assert ax.figure.axes[1].get_ylabel() == "score (special left out of the scale)"
+    with pytest.raises(SelectionError, match="scale_without='cls' is not known. Use 'first', 'special' or None"):
+        r.plot(scale_without="cls")
+    only = Relevance(np.ones((1, 1)), Tokens(["[CLS]"], special=[True]), (0,), "raw")
+    assert only.plot(scale_without="special").images[0].get_clim() == (0, 1)
+
+
+def test_rows_of_a_model_that_generates_are_named_by_what_they_predict():
+    attention = Attention.of(W, tokens=["the", "Ġkey", "Ġis", "Ġhere"], generates=True)
+    ax = raw(attention).plot()
+    assert [t.get_text() for t in ax.get_yticklabels()] == [
+        "the → ·key", "·key → ·is", "·is → ·here", "·here → next·token"
+    ]  # fmt: skip
+    assert ax.get_ylabel().endswith("→ what it predicts")
+    assert [t.get_text() for t in raw(W, tokens=list("abcd")).plot().get_yticklabels()] == list("abcd")
+
+
+PATCHES = Tokens(["[CLS]", *(f"patch {r},{c}" for r in range(2) for c in range(3))], special=[True] + [False] * 6)
+
+
+def test_scores_of_an_image_are_a_grid_over_the_picture():
+    scores = np.arange(7.0)[None] / 10
+    r = Relevance(scores, PATCHES, (4,), "rollout", position=0, position_token="[CLS]")
+    plain = r.plot()
+    assert np.array_equal(plain.images[0].get_array(), scores[0, 1:].reshape(2, 3))
+    assert plain.get_title() == "rollout from [CLS] at layer 4 (0% on [CLS])"
+    picture = np.random.default_rng(0).random((3, 8, 12))
+    both = r.plot(image=picture)
+    assert [tuple(i.get_extent()) for i in both.images] == [(0, 12, 8, 0)] * 2
+    assert both.images[0].get_array().shape == (8, 12)
+    given = Relevance(scores[:, 1:], Tokens.numbered(6), ("input",), "gradient").plot(image=picture, grid=(3, 2))
+    assert given.images[1].get_array().shape == (3, 2)
+    signed = Relevance(scores - 0.3, PATCHES, (4,), "gradient").plot(image=picture)
+    assert signed.images[1].get_clim()[0] < 0
+    with pytest.raises(ShapeError, match="tinted for one output position, and raw holds 7"):
+        raw(random_attention(0, 1, 7), tokens=PATCHES).plot(image=picture)
+
+
+def test_letters_that_no_font_has_get_a_hint(monkeypatch):
+    from attnflow.views import fonts
+
+    r = raw(W, tokens=["a", "鍵", "🔑", "d"], position=0)
+    monkeypatch.setattr(fonts, "_installed", dict)
+    with pytest.warns(AttnFlowWarning, match=r"No installed font has 2 of the characters .*鍵 🔑.*fonts-noto-cjk"):
+        r.plot()
+    monkeypatch.setattr(fonts, "_installed", lambda: {"Noto Sans CJK JP": "some.ttf"})
+    plain = fonts._letters
+    monkeypatch.setattr(fonts, "_letters", lambda path: {ord("鍵"), ord("🔑")} if path == "some.ttf" else plain(path))
+    assert fonts.families(["鍵", "🔑"]) == ["DejaVu Sans", "Noto Sans CJK JP"]
+    assert r.plot().get_xticklabels()[1].get_fontfamily() == ["DejaVu Sans", "Noto Sans CJK JP"]
+
+
+def test_a_notebook_shows_axes_and_figures():
+    ax = raw(W).plot()
+    assert ax._repr_png_().startswith(b"\x89PNG") and ax.figure._repr_png_().startswith(b"\x89PNG")
+    assert plot_all([raw(W, position=0)])._repr_png_().startswith(b"\x89PNG")

@@ -93,8 +93,8 @@ def test_words_are_tinted_by_their_scores():
 def test_the_footer_says_what_the_numbers_do_not():
     known = {"notes": ("Layer 1 has no attention.",), "report": Report(("tied",))}
     r = Relevance(RAW.scores, TOKENS, (0, 3), "raw", **known)
-    assert footer([r]) == ["Layer 1 has no attention.", "raw: 30% of the mass lies on special tokens", "raw: tied"]
-    assert footer([r.drop_special()])[1] == "raw: 30% of the mass lay on special tokens (dropped)"
+    assert footer([r]) == ["Layer 1 has no attention.", "raw: 50% of the mass lies on special tokens", "raw: tied"]
+    assert footer([r.drop_special()])[1] == "raw: 50% of the mass lay on special tokens (dropped)"
 
 
 def test_what_does_not_fit_in_one_table():

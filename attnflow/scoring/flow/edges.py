@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import SelectionError
+from attnflow.reprs import one_line
 from attnflow.scoring.flow.integers import Capacities, Ints, Words, integers, unpack
 from attnflow.scoring.flow.search import orders
 from attnflow.scoring.flow.workspace import Work, workspace
@@ -17,6 +18,7 @@ from attnflow.scoring.network import F64
 Mask = npt.NDArray[np.bool_]
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class EdgeFlow:
     """A maximum flow from node ``(height, row)`` to input ``sink``.

@@ -17,7 +17,7 @@ from attnflow.scoring.flow.solver import Solution, solve
 from attnflow.scoring.network import F64, Network, Residual, network, residual_of
 from attnflow.scoring.raw import explained_at, said
 from attnflow.scoring.rollout import measured
-from attnflow.scoring.source import each
+from attnflow.scoring.source import each, ready
 from attnflow.select import pick_layer, pick_position
 
 BACKENDS = ("numba", "networkx")
@@ -105,6 +105,7 @@ def flow(
     array([[0.1, 0.6, 0.3]])
     """
     _check(backend, certify, tolerance)
+    source, tokenizer, text = ready(source, tokenizer, text, "flow")
 
     def method(attention: Attention) -> Relevance:
         net = network(attention, residual, start_layer)
@@ -121,7 +122,8 @@ def flow(
         solution, found = _solved(net, [net.tops[i] for i in at], nodes, backend, certify, tolerance, threads)
         settings |= found
         report = describe(solution, net.tokens, layers, net.labels if backend == "numba" else ())
-        known |= {"report": Report.of(report), "rescaled": normalize or receptive_field}
+        ways = [name for name in ("receptive_field", "normalize") if how[name]]
+        known |= {"report": Report.of(report), "rescaled": bool(ways), "joins": ("flow", *ways)}
         scores = solution.scores
         if receptive_field:
             scores = by_receptive_field(scores, net)
@@ -187,17 +189,18 @@ def normalized(scores: F64) -> F64:
     return rows
 
 
-def by_receptive_field(scores: F64, net: Network) -> F64:
+def by_receptive_field(scores: F64, net: Network, groups: Sequence[Sequence[int]] | None = None) -> F64:
     """Scores divided by the share of outputs that can see the input; rows keep their sums. A heuristic.
 
     Abnar & Zuidema (2020, section 5) say that with a causal mask both methods lean to the first tokens, and that one
     should normalise by the receptive field, without a formula. Here an input that all outputs can see counts once, and
-    one that half of them can see twice.
+    one that half of them can see twice. ``groups`` are the inputs that each column stands for, where it is not one.
     """
     reach = np.eye(net.size, dtype=bool)
     for step in net.stack()[: max(net.tops)]:
         reach = (step > 0).astype(np.float64) @ reach > 0
-    seen = reach[list(net.rows)].mean(0)
+    rows = reach[list(net.rows)]
+    seen = rows.mean(0) if groups is None else np.stack([rows[:, list(g)].any(1).mean() for g in groups])
     scaled: F64 = np.divide(scores, seen, out=np.zeros_like(scores), where=seen > 0)
     kept: F64 = normalized(scaled) * scores.sum(-1, keepdims=True)
     return kept

@@ -12,7 +12,7 @@ from attnflow.heads import Heads
 from attnflow.scoring.flow.integers import Capacities, integers
 from attnflow.scoring.flow.solver import CUT, Solution
 from attnflow.scoring.network import Network, Residual, network
-from attnflow.scoring.source import attentions
+from attnflow.scoring.source import attentions, ready
 from attnflow.select import pick_layer, pick_position
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def to_networkx(
     >>> g.graph["value"]
     0.5
     """
+    source, tokenizer, text = ready(source, tokenizer, text, "to_networkx")
     found, single = attentions(source, tokenizer, text, heads=heads, **options)
     if not single:
         raise SelectionError(f"A network is exported for one example at a time, and {len(found)} were given.")

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from attnflow.errors import SelectionError
+from attnflow.reprs import one_line
 from attnflow.scoring.flow.integers import Capacities, Ints, integers
 from attnflow.scoring.flow.solver import solve
 from attnflow.scoring.network import F64
@@ -27,6 +28,7 @@ from attnflow.scoring.network import F64
 LARGEST = 14
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Game:
     """The flow game of one output.

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import SelectionError
+from attnflow.reprs import one_line
 from attnflow.scoring.flow.integers import (
     Capacities,
     Ints,
@@ -37,6 +38,7 @@ PROOFS = {
 }
 
 
+@one_line
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Flows of all pairs asked for.

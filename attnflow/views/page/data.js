@@ -1,6 +1,6 @@
 "use strict";
 
-/** The page's numbers, unpacked; nothing here or elsewhere in the page computes a score. */
+/** The page's numbers, unpacked. No score is computed here or elsewhere in the page, only edges of flows (flow.js). */
 const D = await unzipped(bytes(document.getElementById("data").textContent));
 
 async function unzipped(buffer) {
@@ -83,9 +83,10 @@ function ranksOf(scores, shown) {
   return ranks;
 }
 
+/** The highest score among those shown, by which bars and tints are scaled; the first token may be left out. */
 function highest(scores, shown) {
   let top = 0;
-  for (const j of shown) if (Math.abs(scores[j]) > top) top = Math.abs(scores[j]);
+  for (const j of shown) if ((S.scaleFirst || j > 0) && Math.abs(scores[j]) > top) top = Math.abs(scores[j]);
   return top || 1;
 }
 
@@ -99,7 +100,7 @@ function bestInput(t) {
 }
 
 const S = {
-  output: 0, sink: 0, special: true, words: false, share: 0.95, cut: 0, capacity: true,
+  output: 0, sink: 0, special: true, scaleFirst: true, words: false, share: 0.95, cut: 0, capacity: true,
   low: 0, high: Math.max(...D.towers.map((tower) => Math.max(...tower.rise))), method: F.flow, playing: null, fusion: 0,
 };
 

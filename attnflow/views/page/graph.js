@@ -80,6 +80,7 @@ function ends(e) {
 /** The strongest edges of the chosen flow that together carry the wanted share of it. */
 function flowShown(pair) {
   if (!pair) return { edges: [], share: 0 };
+  if (pair.computed) return computedShown(pair);
   let total = 0;
   for (let e = 0; e < pair.length; e++) total += F.flowValues[pair.start + e];
   const all = total / pair.share;
@@ -93,11 +94,23 @@ function flowShown(pair) {
   return { edges, share: all ? Math.min(1, sum / all) : 0 };
 }
 
+/** The same for a flow that was computed in the page. */
+function computedShown(pair) {
+  let sum = 0;
+  const edges = [];
+  for (const e of pair.edges) {
+    if (sum >= S.share * pair.sum * (1 - 1e-9)) break;
+    sum += e.flow;
+    edges.push(e);
+  }
+  return { edges, share: pair.sum ? Math.min(1, sum / pair.sum) : 0 };
+}
+
 function drawGraph() {
   G = layout();
   const svg = byId("graph");
   svg.replaceChildren();
-  const pair = F.pairsOf[S.output].get(S.sink);
+  const pair = pairOf(S.output, S.sink);
   const run = flowShown(pair);
   drawLevels(svg);
   drawEdges(svg, run);
@@ -184,13 +197,13 @@ function drawEdges(svg, run) {
 
 /** The pipes of the network below the output: those in use, and in a small network all others. */
 function capacitiesShown(run) {
-  const used = new Set(run.edges.map((e) => e.id));
+  const used = new Set(run.edges.map((e) => (e.h * n + e.i) * n + e.k));
   const top = D.tops[F.outputs[S.output][0]];
   const row = D.firstRow + F.outputs[S.output][1];
   const out = run.edges.slice();
   if (!F.whole) return out;
   for (let id = 0; id < F.edgeIndex.length; id++) {
-    if (used.has(id)) continue;
+    if (used.has(F.edgeIndex[id])) continue;
     const e = edge(id);
     if (e.h < top && (e.h < top - 1 || e.i === row)) out.push(e);
   }
@@ -245,7 +258,7 @@ function drawNode(parent, [x, y], radius, t, busy, isSink) {
   node.setAttribute("aria-label", `output ${D.queries[row]}, position ${row}, layer ${D.layers[layer]}`);
   node.dataset.output = t;
   node.addEventListener("click", () => chooseTarget(t, true));
-  node.addEventListener("pointermove", (event) => showTip(event, `output ${D.queries[row]} at layer ${D.layers[layer]}`));
+  node.addEventListener("pointermove", (event) => showTip(event, `output ${D.queries[row]} at layer ${D.layers[layer]}${D.predicts ? `\nwhich predicts ${D.predicts[row]}` : ""}`));
 }
 
 function drawInputs(svg) {
@@ -282,8 +295,8 @@ function drawBrackets(parent) {
 function drawCut(svg, pair) {
   const group = draw(svg, "g", { id: "cut", "aria-hidden": "true" });
   const steps = new Map();
-  for (const id of pair.cuts[S.cut]) {
-    const e = edge(id);
+  for (const cut of pair.cuts[S.cut]) {
+    const e = pair.computed ? cut : edge(cut);
     const both = ends(e);
     if (!both) continue;
     const [[x1, y1], [x2, y2]] = both;

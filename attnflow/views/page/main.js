@@ -29,12 +29,13 @@ function drawWords(pair, run) {
   const state = byId("state");
   const said = [KINDS.length > 1 || F.edges !== "attention" ? `${F.edges} edges` : "", fusionsOf(F.edges).length > 1 ? `${F.name.startsWith("head") ? "" : "heads: "}${F.name}` : ""];
   const heads = said.some(Boolean) ? ` (${said.filter(Boolean).join("; ")})` : "";
-  state.replaceChildren("Output ", name(D.queries[row]), ` at layer ${D.layers[layer]} draws on input `, name(D.tokens[S.sink]), `${heads}: flow `);
+  const predicts = D.predicts ? [" (which predicts ", name(D.predicts[row]), ")"] : [];
+  state.replaceChildren("Output ", name(D.queries[row]), ...predicts, ` at layer ${D.layers[layer]} draws on input `, name(D.tokens[S.sink]), `${heads}: flow `);
   const value = pair ? pair.value : scoresOf(S.output, F.flow, PER_TOKEN)[S.sink];
   state.append(make("strong", { id: "value" }, fixed(value)));
   if (pair) {
     const cut = pair.cuts[S.cut].length;
-    state.append(", minimum cut ", make("strong", { id: "cut-value" }, fixed(pair.value)));
+    state.append(", ", term("minimum cut"), " ", make("strong", { id: "cut-value" }, fixed(pair.value)));
     state.append(` through ${cut} ${cut === 1 ? "edge" : "edges"}.`);
   } else {
     state.append(". The edges of this pair are not on this page.");
@@ -43,14 +44,61 @@ function drawWords(pair, run) {
   byId("badges").replaceChildren(...badges(pair));
 }
 
+/** What the words of this page mean; shown on hover and on focus. */
+const TERMS = {
+  output: "What a layer made of one token: a dot in the graph. Choose the one whose origin you want to see.",
+  input: "A token as the model was given it, at the bottom of the graph.",
+  flow: "How much of the output can have come from this input, if attention weights are the widths of pipes: the maximum flow between the two.",
+  capacity: "The width of a pipe: the attention weight from one token to another, with its share of the residual connection. No more than this can pass.",
+  "minimum cut": "The bottleneck: the narrowest set of pipes between output and input. Its width is the flow, so nothing more can pass.",
+  saturated: "The bottleneck lies at the very end of the graph. The number is then fixed by that end alone, and layers between say nothing.",
+  level: "A row of dots: the inputs at the bottom, then the outputs of each layer. Choose which rows are drawn.",
+  residual: "The path by which a token keeps its own state past attention.",
+  edges: "What a layer's matrix holds: attention weights, or what the layer really mixes (norm, alti, value zeroing), or what gradients say.",
+  heads: "A layer computes several attention matrices side by side. This says how they are brought down to one.",
+  "special tokens": "Tokens that the tokenizer added, such as [CLS], </s> or the marks of a chat. They often hold much of the attention and are no words.",
+  scale: "The first token often takes most of the attention. Leave it out of the scale to see the others; its bar is then cut off at the top.",
+  informative: "Scores can be right as computed and say nothing about this text: where nearly all is on the first token, where they follow the position alone, or where every output has the same ranking.",
+};
+
+function term(word) {
+  return make("span", { "data-term": word }, word);
+}
+
+function explainTerms() {
+  for (const element of document.querySelectorAll("[data-term]")) {
+    if (!element.closest("label, summary, button")) element.setAttribute("tabindex", 0);
+  }
+  const say = (event) => {
+    const found = event.target.closest?.("[data-term]");
+    if (!found) return;
+    const box = found.getBoundingClientRect();
+    showTip({ clientX: event.clientX || box.left, clientY: event.clientY || box.bottom }, TERMS[found.dataset.term]);
+  };
+  document.addEventListener("pointerover", say);
+  document.addEventListener("focusin", (event) => { if (event.target.matches?.("[data-term]:focus-visible")) say(event); });
+  for (const type of ["pointerout", "focusout"]) {
+    document.addEventListener(type, (event) => { if (event.target.closest?.("[data-term]")) hideTip(); });
+  }
+}
+
+function foldControls() {
+  byId("fold").addEventListener("click", () => {
+    const open = byId("controls").classList.toggle("open");
+    byId("fold").setAttribute("aria-expanded", open);
+    byId("fold").textContent = open ? "Fewer choices" : "More choices";
+  });
+}
+
 const name = (text) => make("b", { class: "token" }, text);
 
 function badges(pair) {
   const out = [];
-  const add = (text, loud = false) => out.push(make("span", { class: `badge${loud ? " loud" : ""}` }, text));
-  if (pair?.bound === "input") add("saturated: the flow equals the input's capacity at the first layer, whatever the output", true);
-  if (pair?.bound === "output") add("saturated: all that the output can draw reaches this input", true);
+  const add = (text, loud = false, about = "") => out.push(make("span", { class: `badge${loud ? " loud" : ""}`, ...(about ? { "data-term": about, tabindex: 0 } : {}) }, text));
+  if (pair?.bound === "input") add("saturated: the flow equals the input's capacity at the first layer, whatever the output", true, "saturated");
+  if (pair?.bound === "output") add("saturated: all that the output can draw reaches this input", true, "saturated");
   if (pair?.bound === "between") add("the bottleneck lies between input and output");
+  if (pair?.computed && !F.whole) add(`computed here, from the ${F.capacities.gaps ? "strongest " : ""}capacities on this page: the edges carry ${fixed(pair.carried)} of ${fixed(pair.value)}`);
   if (pair && !pair.one) add("the bottleneck is not unique: two cuts have this value");
   if (D.special.some(Boolean)) {
     const shares = F.methods.map((m, i) => `${labelOf(m.name)} ${percent(F.shares[S.output][i])}`);
@@ -90,6 +138,7 @@ function syncControls(pair) {
   byId("method").replaceChildren();
   F.methods.forEach((method, m) => option(byId("method"), m, labelOf(method.name)));
   byId("method").value = S.method;
+  byId("informative").querySelector("ul").replaceChildren(...F.informative.map((line) => make("li", {}, line)));
   byId("about").replaceChildren(...F.about.flatMap((line) => [line, make("br")]).slice(0, -1));
 }
 
@@ -120,6 +169,7 @@ function connect() {
   on("share", "input", (e) => { S.share = e.value / 100; });
   on("capacity", "change", (e) => { S.capacity = e.checked; });
   on("cut", "change", (e) => { S.cut = Number(e.value); });
+  on("scale-first", "change", (e) => { S.scaleFirst = e.checked; });
   on("words", "change", (e) => { S.words = e.checked; });
   on("method", "change", (e) => { S.method = Number(e.value); });
   on("special", "change", (e) => {
@@ -278,9 +328,12 @@ function start() {
   byId("words").checked = S.words;
   byId("special").checked = S.special;
   if (!S.special && D.special[S.sink]) S.sink = bestInput(0);
+  byId("informative").open = F.informative.some((line) => line.includes("careful"));
   fillLevels();
+  foldControls();
   connect();
   redraw();
+  explainTerms();
   performance.mark("attnflow-drawn");
   document.documentElement.dataset.ready = "yes";
 }

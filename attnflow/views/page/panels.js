@@ -55,7 +55,7 @@ function drawBar(group, u, g, method, score, part, ranks, base, most) {
   if (!columns.length || Number.isNaN(score)) return;
   const [left, right] = [G.x.get(columns[0]), G.x.get(columns.at(-1))];
   const width = Math.min(34, G.column * 0.62) + right - left;
-  const height = Math.max(Math.abs(part) * most, 0.6);
+  const height = Math.max(Math.min(1, Math.abs(part)) * most, 0.6);
   const x = (left + right - width) / 2;
   const chosen = columns.includes(S.sink);
   const bar = draw(group, "rect", { class: "level", x, width, y: score < 0 ? base : base - height, height, fill: score < 0 ? "var(--residual)" : colourOf(method.name) });
@@ -147,7 +147,7 @@ function drawText() {
   for (const g of shown) {
     const score = scores && !Number.isNaN(scores[g]) ? scores[g] : 0;
     const mark = make("mark", { title: fixed(score) }, u.names[g]);
-    mark.style.setProperty("--w", (Math.abs(score) / top).toFixed(3));
+    mark.style.setProperty("--w", Math.min(1, Math.abs(score) / top).toFixed(3));
     if (score < 0) mark.classList.add("minus");
     if (u.members[g].includes(S.sink)) mark.classList.add("chosen");
     linkHover(mark, u.members[g], null);

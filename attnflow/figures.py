@@ -1,0 +1,48 @@
+"""Figures that a notebook shows: made without pyplot, so that no state is left, and with pixels of their own.
+
+A notebook knows how to show the figures of pyplot only. Of these, it shows the figure and the axes alike, so that
+``relevance.plot()`` at the end of a cell is a picture.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+DOTS = 110  # per inch, in a notebook
+
+
+class ShownFigure(Figure):
+    """A figure that a notebook shows."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=DOTS)
+        return buffer.getvalue()
+
+
+class ShownAxes(Axes):
+    """Axes that a notebook shows as the figure that they are in."""
+
+    def _repr_png_(self) -> bytes | None:
+        show: Any = getattr(self.figure, "_repr_png_", None)
+        return show() if show is not None else None
+
+
+def new_figure(width: float, height: float) -> ShownFigure:
+    """An empty figure of this size in inches.
+
+    >>> figure = new_figure(2, 1)
+    >>> new_axes(figure)._repr_png_()[1:4]
+    b'PNG'
+    """
+    return ShownFigure(figsize=(width, height), layout="constrained")
+
+
+def new_axes(figure: Figure, rows: int = 1, place: int = 1) -> Axes:
+    """The axes at ``place`` of ``rows`` below one another."""
+    axes: Axes = figure.add_subplot(rows, 1, place, axes_class=ShownAxes)
+    return axes
