@@ -35,6 +35,10 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "abs_of_sum": lambda g: g.sum(-1).abs(),
     "paper": lambda g: g.sum(-1).abs(),
 }
+# Reductions in which the dimensions of one position cancel.
+CANCELLING = ("sum", "mean", "abs_of_sum", "paper")
+# Below this share of Σ|g|, Σg is what rounding left of a zero: float32 gives 1e-8, float64 2e-17.
+NOISE = 1e-6
 # The share of F(x) − F(baseline) that scores along a path may miss without a word.
 FAR = 0.05
 BASELINES = ("zero", "pad", "mask", "unk")
@@ -77,7 +81,9 @@ def gradient(
         target: what is explained; None = what the model predicted. See :mod:`attnflow.inputs.target`.
         reduce: from one number per dimension to one per position: "abs_sum" Σ|g|, "l2", "sum", "mean", "max"
             of |g|, "abs_of_sum" |Σg|, or "paper": |Σg| of the gradient of p₀ − p₁ (Abnar & Zuidema 2020;
-            with more than two classes the target minus the next best).
+            with more than two classes the target minus the next best). A norm that follows the embeddings ignores
+            what is added to all dimensions, so there Σg is zero up to rounding error: "sum", "mean", "abs_of_sum" and
+            "paper" warn, and ``notes`` hold the measured |Σg| / Σ|g|. Use "abs_sum" or "l2".
         score: "prob", "logit" or "logprob" of the target; None: "logit", as Captum's examples do.
         position: the output position that is explained, where the output has several.
         baseline: where integrated gradients start: "zero" vectors, or the embedding of "pad", "mask", "unk" or
@@ -144,12 +150,31 @@ def gradient_of(
         "route": "pixels" if embedder is None else embedder.route,
         "module": "" if embedder is None else embedder.name,
     }
+    notes = _cancelled(parts, reduce)
     known: dict[str, Any] = {"position": goal.position, "target": goal.label}
     if ends:
         settings |= {"baseline": baseline, "steps": steps, "convergence_delta": delta}
         with torch.no_grad():
-            known["notes"] = _far(method, steps, float(delta or 0.0), float((forward(*points) - forward(*ends)).sum()))
+            notes += _far(method, steps, float(delta or 0.0), float((forward(*points) - forward(*ends)).sum()))
+    known["notes"] = notes
     return Relevance(scores[None], example.tokens, ("input",), "gradient", settings, example.name, **known)
+
+
+def _cancelled(parts: Sequence[Tensor], reduce: str) -> tuple[str, ...]:
+    """A note, and a warning, where the dimensions of a position cancel and their sum is rounding error."""
+    if reduce not in CANCELLING:
+        return ()
+    total = sum(float(p.abs().double().sum()) for p in parts)
+    left = sum(float(p.double().sum(-1).abs().sum()) for p in parts)
+    if left >= NOISE * total:
+        return ()
+    note = (
+        f"reduce={reduce!r} adds up dimensions that cancel: |Σg| / Σ|g| is {left / total:.0e}, which is rounding "
+        "error. A norm behind the embeddings ignores what is added to all dimensions, so this sum is zero in exact "
+        "arithmetic and its ranking means nothing. Use the size of the gradient:  reduce='abs_sum'  or  reduce='l2'"
+    )
+    warnings.warn(note, AttnFlowWarning, stacklevel=2)
+    return (note,)
 
 
 def _far(method: str, steps: int, delta: float, change: float) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import torch
 from attnflow import gradient
 from attnflow.errors import AttnFlowWarning, CaptureError, InputError, SelectionError
 from attnflow.inputs.embedding import find
-from attnflow.scoring.gradient import METHODS, REDUCTIONS
+from attnflow.scoring.gradient import CANCELLING, METHODS, NOISE, REDUCTIONS
 from tests.tiny_models import FAMILIES, IDS, TEXT, state, tiny, tokenizer
 
 POSITION = {"bert-mlm": 3}
@@ -237,3 +237,34 @@ def test_a_path_with_too_few_steps_says_how_far_off_it_is():
         found = gradient(tiny("bert"), tokenizer(), [1, 5, 6, 7, 2], method="integrated_gradients", steps=1)
     assert found.notes and "after 1 steps" in found.notes[0]
     assert gradient(tiny("bert"), tokenizer(), [1, 5, 6, 7, 2], method="integrated_gradients", steps=64).notes == ()
+
+
+# Whether everything that reads the word embeddings reads them through a norm that removes the mean.
+@pytest.mark.parametrize(
+    ("name", "cancels"), [("bert", True), ("distilbert", True), ("roberta", True), ("gpt2", True), ("llama", False)]
+)
+def test_adding_to_all_dimensions_changes_nothing_behind_a_layer_norm(name, cancels):
+    """The shift-invariance that makes Σg zero, shown on the model itself, and the ratio that follows from it."""
+    model, ids = tiny(name), torch.tensor([IDS])
+    words = model.get_input_embeddings()(ids).detach()
+    with torch.no_grad():
+        moved = [model(inputs_embeds=words + shift, attention_mask=torch.ones_like(ids)).logits for shift in (0.0, 0.3)]
+    assert torch.allclose(*moved, atol=1e-4) is cancels
+    grad, _ = by_hand(name)
+    assert (float(grad.sum(-1).abs().sum() / grad.abs().sum()) < NOISE) is cancels
+
+
+@pytest.mark.parametrize("reduce", CANCELLING)
+def test_a_sum_of_dimensions_that_cancel_is_warned_of_with_its_ratio(reduce):
+    with pytest.warns(AttnFlowWarning, match=r"\|Σg\| / Σ\|g\| is \de-\d\d, which is rounding error") as seen:
+        found = gradient(tiny("bert"), text=IDS, reduce=reduce)
+    assert found.notes[0] == str(seen[0].message) and "reduce='abs_sum'" in found.notes[0]
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("bert", {"reduce": "abs_sum"}), ("bert", {"reduce": "l2"}), ("llama", {"reduce": "abs_of_sum"}),
+    ("bert", {"reduce": "sum", "method": "input_x_gradient"}),
+])  # fmt: skip
+def test_a_sum_that_says_something_is_not_warned_of(name, options, recwarn):
+    assert gradient(tiny(name), text=IDS, **options).notes == ()
+    assert not [w for w in recwarn if issubclass(w.category, AttnFlowWarning)]
