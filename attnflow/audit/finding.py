@@ -26,6 +26,8 @@ class Finding:
         settings: everything that was chosen, also what was chosen for the user.
         draw: draws the figure into axes.
         examples: a few instances as tables, by a line that says which.
+        tests: the p-value of each claim that the verdict rests on, uncorrected, by the name of the claim. A report
+            corrects all tests of all its findings together.
 
     >>> import pandas as pd
     >>> table = pd.DataFrame({"attention": ["uniform"], "F1": [0.5]})
@@ -52,6 +54,7 @@ class Finding:
     settings: Mapping[str, Any] = field(default_factory=dict)
     draw: Callable[[Axes], None] | None = None
     examples: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    tests: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Finding({self.experiment}: {self.verdict})"
@@ -78,10 +81,10 @@ class Finding:
         from html import escape
 
         limits = "".join(f"<li>{escape(limit)}</li>" for limit in self.limits)
-        examples = "".join(f"<p>{escape(title)}</p>{_html(table)}" for title, table in self.examples.items())
+        examples = "".join(f"<p>{escape(title)}</p>{html_table(table)}" for title, table in self.examples.items())
         return (
             f"<section><h2>{escape(self.experiment)}</h2><p>{escape(self.verdict)}</p>"
-            f"{_html(self.table)}{self._svg()}{examples}<p>What this cannot say:</p><ul>{limits}</ul></section>"
+            f"{html_table(self.table)}{self._svg()}{examples}<p>What this cannot say:</p><ul>{limits}</ul></section>"
         )
 
     def _repr_html_(self) -> str:
@@ -99,7 +102,8 @@ def _cell(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _html(table: pd.DataFrame) -> str:
+def html_table(table: pd.DataFrame) -> str:
+    """A frame as an HTML table, every text escaped, numbers to three digits."""
     return table.to_html(index=False, escape=True, float_format=_cell, border=0)
 
 

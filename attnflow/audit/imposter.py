@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CONVENTIONS = {"exact": 1.0, "scalar": 0.5}
-FAR, NEAR = 0.4, 0.05
+FAR = 0.4
+SEEDS = "other seeds"
 # The Kullback-Leibler divergence is infinite where the base gives nothing; below this its weights count as this.
 LEAST = 1e-12
 _LIMITS = (
@@ -137,7 +138,7 @@ def imposter(
         "first weights": "the base's",
     }  # fmt: skip
     return Finding(
-        "imposter", table, pd.concat(parts, ignore_index=True), _verdict(table), _LIMITS, settings,
+        "imposter", table, pd.concat(parts, ignore_index=True), judged(table), _LIMITS, settings,
         lambda ax: _draw(ax, table),
     )  # fmt: skip
 
@@ -204,7 +205,7 @@ def _row(model: str, penalty: float, graded: dict[str, float], part: pd.DataFram
 
 def _shown_with(adversaries: Finding | None, seeds: Finding | None) -> list[tuple[str, Finding]]:
     """The findings that the curve is held against."""
-    given = (("adversary", "per-instance adversaries", adversaries), ("seeds", "other seeds", seeds))
+    given = (("adversary", "per-instance adversaries", adversaries), ("seeds", SEEDS, seeds))
     for wanted, _, found in given:
         if found is not None and not {"jsd", "tvd"} <= set(found.records.columns):
             raise SelectionError(
@@ -214,7 +215,12 @@ def _shown_with(adversaries: Finding | None, seeds: Finding | None) -> list[tupl
     return [(name, found) for _, name, found in given if found is not None]
 
 
-def _verdict(table: pd.DataFrame) -> str:
+def judged(table: pd.DataFrame) -> str:
+    """The verdict. A distance between predictions is a cost only beyond the controls in the same table.
+
+    The controls are models that differ from the base for no such reason: the imposter at λ = 0, which is trained to
+    predict alike and may attend as it likes, and other seeds.
+    """
     rows: list[dict[Any, Any]] = table.to_dict("records")
     base = rows[0]["F1"]
     curve = [row for row in rows if row["model"] == "imposter"]
@@ -230,9 +236,23 @@ def _verdict(table: pd.DataFrame) -> str:
         f"at λ = {best['λ']} the attention is {best['JSD']:.3f} nats (JSD) away from the base's, the predictions "
         f"{best['TVD']:.3f} (TVD), with F1 {best['F1']:.3f} versus {base:.3f}"
     )
-    if best["TVD"] <= NEAR:
-        return f"A model that attends elsewhere can predict like the base: {facts}."
-    return f"To attend elsewhere costs agreement with the base: {facts}."
+    controls = _controls(rows, best)
+    if not controls:
+        return (
+            f"There is a model that attends elsewhere: {facts}. Whether that distance is a cost cannot be said without "
+            "a control: add λ = 0, or the finding of the experiment with other seeds."
+        )
+    beside = ", ".join(f"{name} {value:.3f}" for name, value in controls.items())
+    if best["TVD"] <= max(controls.values()):
+        return f"A model that attends elsewhere can predict as much like the base as the controls ({beside}): {facts}."
+    return f"To attend elsewhere costs agreement with the base, beyond that of the controls ({beside}): {facts}."
+
+
+def _controls(rows: Sequence[Mapping[Any, Any]], best: Mapping[Any, Any]) -> dict[str, float]:
+    """The distance to the base of models that were not made to attend elsewhere."""
+    free = [row for row in rows if row["model"] == "imposter" and row["λ"] == "0" and row is not best]
+    others = [row for row in rows if row["model"] == SEEDS]
+    return {("λ = 0" if row in free else SEEDS): float(row["TVD"]) for row in [*free, *others]}
 
 
 def _draw(ax: Axes, table: pd.DataFrame) -> None:
@@ -240,7 +260,7 @@ def _draw(ax: Axes, table: pd.DataFrame) -> None:
     ax.plot(curve["JSD"].to_numpy(), curve["TVD"].to_numpy(), "o-", label="imposters, one for each λ")
     for x, y, name in zip(curve["JSD"], curve["TVD"], curve["λ"], strict=True):
         ax.annotate(f"λ={name}", (x, y), textcoords="offset points", xytext=(3, 3), fontsize=7)
-    for name, mark in (("per-instance adversaries", "r+"), ("other seeds", "g^")):
+    for name, mark in (("per-instance adversaries", "r+"), (SEEDS, "g^")):
         part = table[table["model"] == name]
         if len(part):
             ax.plot(part["JSD"].to_numpy(), part["TVD"].to_numpy(), mark, label=name)

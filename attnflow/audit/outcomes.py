@@ -231,16 +231,3 @@ def compared(ours: Outcome, theirs: Outcome) -> dict[str, Any]:
         "tvd": tvd(p, q).numpy(),
         "tvd_scalar": scalar_tvd(p[:, -1], q[:, -1]).numpy(),
     }
-
-
-def mcnemar(one: Any, two: Any) -> tuple[int, int, float]:
-    """(right only in ``one``, right only in ``two``, p) of two models on the same texts; the exact test.
-
-    >>> mcnemar([True, True, False], [True, False, False])
-    (1, 0, 1.0)
-    """
-    from scipy.stats import binomtest
-
-    a, b = np.asarray(one, bool), np.asarray(two, bool)
-    gained, lost = int((a & ~b).sum()), int((b & ~a).sum())
-    return gained, lost, float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0

@@ -34,14 +34,17 @@ from attnflow.audit.intervention import (
 from attnflow.audit.registry import experiment, takes
 from attnflow.capturing.session import Call
 from attnflow.inputs.running import undisturbed
+from attnflow.significance import LEVEL
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
-# A change of the output below this is called small in the verdict; the papers draw no such line.
+# A change of the output below this is counted as small; the papers draw no such line.
 _SMALL = 0.05
+# Below this number of texts a bin or a rank correlation says nothing.
+FEWEST = 20
 _LIMITS = (
     "A small change says that the output does not depend on where these weights are; it does not say what it depends "
     "on: the residual connection and the other layers carry the rest.",
@@ -137,9 +140,10 @@ def permutation(
         **given.settings(), **intervention.settings(), "permutations": permutations, "share_heads": share_heads,
         "seed": seed, "tvd": "½Σ|p − q|", "bins": BINS,
     }  # fmt: skip
+    verdict, tests = judged(records, intervention.describe(), permutations)
     return Finding(
-        "permutation", _table(records), records, _verdict(records, intervention, permutations), _limits(records),
-        settings, lambda ax: _draw(ax, records),
+        "permutation", _table(records), records, verdict, _limits(records), settings, lambda ax: _draw(ax, records),
+        tests=tests,
     )  # fmt: skip
 
 
@@ -261,26 +265,51 @@ def _table(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _verdict(records: pd.DataFrame, intervention: Intervention, permutations: int) -> str:
+def judged(records: pd.DataFrame, where: str, permutations: int) -> tuple[str, dict[str, float]]:
+    """The verdict in words, and its test: does the output change more where attention is more peaked?
+
+    The answer is the rank correlation over all texts of the largest weight with the change. Bins are compared only
+    where both have at least :data:`FEWEST` texts.
+    """
     change = records["change"]
     said = (
-        f"Shuffling the attention of {intervention.describe()} changed the output by a median TVD of "
+        f"Shuffling the attention of {where} changed the output by a median TVD of "
         f"{change.median():.3f} ({permutations} permutations of each of {len(records)} texts); for "
         f"{(change < _SMALL).mean():.0%} of the texts the change was below {_SMALL}."
     )
     said += in_words(records, "change", "median")
-    full = [part for b in _bins() if len(part := records[records["bin"] == b])]
-    peaked = full[-1]
-    where = f"{peaked['bin'].iloc[0]}, n = {len(peaked)}"
-    if len(full) == 1:
-        return f"{said} The maximum attention of all texts is in {where}, so that peaked and flat cannot be compared."
-    middle = peaked["change"].median()
-    what = (
-        "even there the output hardly depended on which tokens had the weight."
-        if middle < _SMALL
-        else "there the output did depend on which tokens had the weight."
-    )
-    return f"{said} Where attention was most peaked ({where}) it was {middle:.3f}: {what}"
+    if len(records) < FEWEST:
+        return f"{said} Whether peaked attention matters more cannot be told from fewer than {FEWEST} texts.", {}
+    rho, p = _trend(records)
+    if np.isnan(rho):
+        return f"{said} The largest weight or the change is the same for all texts, so they cannot be related.", {}
+    how = f"Spearman {rho:.2f} of the largest weight with the change, n = {len(records)}, p = {p:.2g}"
+    if p >= LEVEL:
+        what = f"That peaked attention matters more could not be shown ({how})."
+    elif rho > 0:
+        what = f"The more peaked attention is, the more the output depends on which tokens have the weight ({how})."
+    else:
+        what = f"The more peaked attention is, the less the output depends on which tokens have the weight ({how})."
+    return f"{said} {what}{_by_bin(records)}", {"permutation: largest weight and change": p}
+
+
+def _trend(records: pd.DataFrame) -> tuple[float, float]:
+    """Spearman's ρ of the largest weight with the change, and its p-value; NaN where one of them is constant."""
+    from scipy.stats import spearmanr
+
+    if records["change"].nunique() < 2 or records["max_attention"].nunique() < 2:
+        return float("nan"), float("nan")
+    found: Any = spearmanr(records["max_attention"], records["change"])
+    return float(found.statistic), float(found.pvalue)
+
+
+def _by_bin(records: pd.DataFrame) -> str:
+    """The lowest and the highest bin that have enough texts."""
+    full = [(b, part) for b in _bins() if len(part := records[records["bin"] == b]) >= FEWEST]
+    if len(full) < 2:
+        return ""
+    low, high = (f"{b} (n = {len(part)}) {part['change'].median():.3f}" for b, part in (full[0], full[-1]))
+    return f" Median change by largest weight: in {low}, in {high}."
 
 
 def _limits(records: pd.DataFrame) -> tuple[str, ...]:

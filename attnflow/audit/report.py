@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnflow.audit.finding import Finding
+from attnflow.audit.finding import Finding, html_table, markdown
 from attnflow.audit.registry import experiments
 from attnflow.formats import Document, figure_bytes, page, write_file
+from attnflow.significance import LEVEL, holm
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 READING = (
     "Jain & Wallace (2019) read low agreement, small changes under shuffling and easy adversaries as evidence against "
@@ -28,11 +32,32 @@ def summary(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     return [(known[f.experiment].question, f.verdict) for f in ordered]
 
 
+def tests(findings: Sequence[Finding]) -> pd.DataFrame:
+    """Every test of a report, corrected by Holm for all of them together; empty where there is none."""
+    import pandas as pd
+
+    found = {claim: p for one in findings for claim, p in one.tests.items()}
+    corrected = holm(list(found.values()))
+    columns = {"claim": list(found), "p": list(found.values()), "corrected p": corrected}
+    return pd.DataFrame({**columns, "holds": ["yes" if p < LEVEL else "no" for p in corrected]})
+
+
+def _of_tests(table: pd.DataFrame) -> str:
+    """The sentence above the table of tests."""
+    return (
+        f"{len(table)} tests were made for this report. A claim holds where its p-value is below {LEVEL} after "
+        f"Holm's correction for all of them: {int((table['holds'] == 'yes').sum())} of them."
+    )
+
+
 def to_markdown(findings: Sequence[Finding], title: str, facts: Mapping[str, Any], figures: Mapping[str, str]) -> str:
     """The report as Markdown; ``figures`` gives the file of each experiment's figure."""
     parts = [f"# {title}", *(f"{name}: {value}  " for name, value in facts.items()), "## In short"]
     parts.append("\n".join(f"- **{question}** {answer}" for question, answer in summary(findings)))
-    parts += [READING, "## The experiments"]
+    parts.append(READING)
+    if len(made := tests(findings)):
+        parts += ["## Tests", _of_tests(made), markdown(made)]
+    parts.append("## The experiments")
     for found in findings:
         parts.append(found.to_markdown())
         if found.experiment in figures:
@@ -46,7 +71,9 @@ def to_html(findings: Sequence[Finding], title: str, facts: Mapping[str, Any]) -
     """The report as one self-contained page: figures inside, nothing loaded, every text escaped."""
     items = "".join(f"<li><b>{escape(q)}</b> {escape(a)}</li>" for q, a in summary(findings))
     facts_list = "".join(f"<li>{escape(str(name))}: {escape(str(value))}</li>" for name, value in facts.items())
-    body = "".join(
+    made = tests(findings)
+    corrected = f"<h2>Tests</h2><p>{escape(_of_tests(made))}</p>{html_table(made)}" if len(made) else ""
+    body = corrected + "".join(
         f"{f.to_html()}<details><summary>Settings</summary><p>{escape(_settings(f))}</p></details>" for f in findings
     )
     return page(

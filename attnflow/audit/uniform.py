@@ -8,18 +8,18 @@ import numpy as np
 import torch
 
 from attnflow.audit.finding import Finding
-from attnflow.audit.outcomes import AttentionRow, Outcome, compared, grades, mcnemar, outcome, uniform_weights
+from attnflow.audit.outcomes import AttentionRow, Outcome, compared, grades, outcome, uniform_weights
 from attnflow.audit.registry import experiment
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Folder, Recipe, build, fit, inside, trained
 from attnflow.capturing import live
 from attnflow.models.factories import Factory
+from attnflow.significance import LEVEL, mcnemar
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-LEVEL = 0.05
 """A difference counts where chance alone would make it less often than this."""
 _LIMITS = (
     "If uniform weights are as good, the task does not need attention, and what the trained weights say about it is "
@@ -95,7 +95,10 @@ def uniform(
         "tvd": "½Σ|p − q|; tvd_scalar: ½|p − q| of one probability, as in the code of Wiegreffe & Pinter",
     }  # fmt: skip
     verdict, p = _verdict(table, records)
-    return Finding("uniform", table, records, verdict, _LIMITS, {**settings, "p": p}, lambda ax: _draw(ax, table))
+    claim = "uniform: trained against uniform attention"
+    return Finding(
+        "uniform", table, records, verdict, _LIMITS, {**settings, "p": p}, lambda ax: _draw(ax, table), tests={claim: p}
+    )
 
 
 def _records(data: Splits, ours: Outcome, theirs: Outcome) -> pd.DataFrame:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from attnflow import AttnFlowError, capture, flow, raw, rollout
 from attnflow.audit import AttentionRow, Recipe, guide
-from attnflow.audit.guide import _token_wise
+from attnflow.audit.guide import _token_wise, judged
 from attnflow.audit.guides import guide_weights, settled, uniform_rows
 from attnflow.audit.training import trained
 
@@ -26,11 +27,13 @@ def model(data):
 def test_weights_that_point_to_the_deciding_word_beat_uniform_ones():
     long = splits(length=14)
     quick = Recipe(epochs=2, patience=2, batch=8, rate=0.01)
-    found = guide(lstm, long, width=8, recipe=Recipe(epochs=8, patience=8, batch=8, rate=0.02), training=quick)
+    options = {"recipe": Recipe(epochs=8, patience=8, batch=8, rate=0.02), "training": quick}
+    found = guide(lstm, long, width=8, seeds=(0, 1), **options)
     scores = dict(zip(found.table["guide"], found.table["validation"], strict=True))
     assert list(scores) == ["uniform", "own trained", "raw"]
     assert scores["raw"] > scores["uniform"]
-    assert len(found.records) == 3 * len(long.test)
+    assert len(found.records) == 3 * 2 * len(long.test) and set(found.records["seed"]) == {0, 1}
+    assert "mean of 2 seeds" in found.verdict and list(found.tests) == ["guide: raw against uniform"]
     assert (
         "raw does not differ significantly from uniform" in found.verdict
         or "raw carries more than uniform" in found.verdict
@@ -39,7 +42,7 @@ def test_weights_that_point_to_the_deciding_word_beat_uniform_ones():
 
 
 def test_a_transformers_guides_and_an_adversary(data, tmp_path):
-    options = {"width": 8, "folder": tmp_path, "recipe": RECIPE, "training": Recipe(epochs=1)}
+    options = {"width": 8, "folder": tmp_path, "seeds": (0,), "recipe": RECIPE, "training": Recipe(epochs=1)}
     found = guide(bert, data, adversary=0.1, imposters=Recipe(epochs=1), **options)
     assert found.table["guide"].tolist() == ["uniform", "own trained", "raw", "rollout", "flow", "adversary"]
     assert "flow does not differ significantly from raw" in found.verdict or "than raw" in found.verdict
@@ -60,9 +63,9 @@ def test_the_token_wise_model_begins_with_given_word_vectors(data):
         model = _token_wise(own, data, 8, vectors, seed=0)
         assert torch.equal(model.get_input_embeddings().weight, vectors) and model.config.hidden_size == 8
     short = Recipe(epochs=1)
-    found = guide(lstm, data, width=8, vectors=vectors, recipe=short)
+    found = guide(lstm, data, width=8, vectors=vectors, seeds=(0,), recipe=short)
     assert found.settings["vectors"] == "given, 5 numbers per word"
-    assert guide(lstm, data, width=8, recipe=short).settings["vectors"] == "random"
+    assert guide(lstm, data, width=8, seeds=(0,), recipe=short).settings["vectors"] == "random"
     with pytest.raises(AttnFlowError, match=rf"\(3, 5\), and the texts have {data.vocabulary} words"):
         guide(lstm, data, vectors=vectors[:3])
 
@@ -110,3 +113,25 @@ def test_bad_choices_are_refused(data, model):
         guide(lstm, data, convention="x")
     with pytest.raises(AttnFlowError, match="Pass residual='none'"):
         guide(lstm, data, guides=["rollout"], recipe=Recipe(epochs=1))
+
+
+def answers(**right):
+    """Records of made-up guides: for each a list, by seed, of texts that are answered rightly."""
+    rows = [
+        {"guide": name, "seed": seed, "instance": i, "right": i in found}
+        for name, seeds in right.items() for seed, found in enumerate(seeds) for i in range(60)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_a_verdict_on_made_up_records_of_known_answer():
+    table = pd.DataFrame({"guide": ["uniform", "raw", "flow"], "F1": [0.5, 0.8, 0.5]})
+    base = set(range(30))
+    records = answers(uniform=[base, base], raw=[set(range(50)), set(range(48))], flow=[base | {40}, base - {3}])
+    said, tests = judged(table, records)
+    assert "raw carries more than uniform (better in 2 of 2 seeds" in said
+    assert "flow does not differ significantly from uniform (better in 1 of 2 seeds" in said
+    assert "flow carries less than raw (better in 0 of 2 seeds" in said
+    assert list(tests) == ["guide: raw against uniform", "guide: flow against uniform", "guide: flow against raw"]
+    same, tests = judged(table, answers(uniform=[base], raw=[base], flow=[base]))
+    assert "raw carries" not in same and set(tests.values()) == {1.0}

@@ -7,7 +7,7 @@ import torch
 
 from attnflow import AttnFlowError
 from attnflow.audit import AttentionRow, Finding, Recipe, imposter, seeds
-from attnflow.audit.imposter import BaseOutcomes, train_imposter
+from attnflow.audit.imposter import BaseOutcomes, judged, train_imposter
 from attnflow.audit.training import build, trained
 
 from .tiny import RECIPE, bert, lstm, splits
@@ -37,6 +37,23 @@ def test_without_a_penalty_it_predicts_like_the_base_and_with_one_it_attends_els
     np.testing.assert_allclose(curve["TVD scalar"], curve["TVD"] / 2, atol=1e-6)
     assert finding.table["λ"].tolist() == ["nan", "0", "0.002", "0.05"]
     assert "λ" in finding.verdict and "batch" in finding.limits[0]
+
+
+def curve(*points, seeds=None):
+    """A table of made-up imposters (λ, JSD, TVD)."""
+    rows = [{"model": "base", "λ": "nan", "F1": 0.9, "JSD": np.nan, "TVD": np.nan}]
+    rows += [{"model": "imposter", "λ": f"{p:g}", "F1": 0.9, "JSD": jsd, "TVD": tvd} for p, jsd, tvd in points]
+    rows += [] if seeds is None else [{"model": "other seeds", "λ": "nan", "F1": np.nan, "JSD": 0.2, "TVD": seeds}]
+    return pd.DataFrame(rows)
+
+
+def test_a_distance_is_a_cost_only_beyond_what_the_controls_differ_by():
+    within = judged(curve((0, 0.1, 0.01), (1, 0.5, 0.064), seeds=0.077))
+    assert "as much like the base as the controls (λ = 0 0.010, other seeds 0.077)" in within
+    beyond = judged(curve((0, 0.1, 0.01), (1, 0.5, 0.064), seeds=0.05))
+    assert "costs agreement with the base, beyond that of the controls (λ = 0 0.010, other seeds 0.050)" in beyond
+    assert "cannot be said without a control: add λ = 0" in judged(curve((1, 0.5, 0.064)))
+    assert "No imposter got further than 0.300" in judged(curve((0, 0.1, 0.01), (1, 0.3, 0.02)))
 
 
 def test_other_findings_join_the_curve(data, folder):

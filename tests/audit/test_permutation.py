@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from attnflow.audit import permutation
 from attnflow.audit.instances import open_texts
 from attnflow.audit.intervention import find_intervention, forward, replaced
-from attnflow.audit.permutation import _bin, _Shuffle, changes_of, shuffled
+from attnflow.audit.permutation import _bin, _Shuffle, changes_of, judged, shuffled
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from tests import standin
 from tests.audit.hand import HandModel, causal, classifier, masked, own, softmax, state
@@ -178,10 +179,41 @@ def test_classes_bins_and_verdict():
 
 def test_peaked_texts_are_told_from_flat_ones():
     model = HandModel([30.0, 0, 0, 0, 0], [[5.0, 0], [0, 0], [0, 0], [0, 0], [0, 0]])
-    both = permutation(model, None, [[0, 1, 2, 3, 4], [1, 2, 3, 4, 1]], permutations=20)
-    assert "most peaked ([0.75, 1], n = 1) it was 0.493: there the output did depend" in both.verdict
-    flat = permutation(model, None, [[1, 2, 3, 4, 1]], permutations=5)
-    assert "peaked and flat cannot be compared" in flat.verdict
+    texts = [[0, 1, 2, 3, 4]] * 20 + [[1, 2, 3, 4, 1]] * 20
+    both = permutation(model, None, texts, permutations=20)
+    assert "The more peaked attention is, the more the output depends on which tokens" in both.verdict
+    assert "in [0, 0.25) (n = 20) 0.000, in [0.75, 1] (n = 20) 0.493." in both.verdict
+    assert both.tests["permutation: largest weight and change"] < 1e-6
+    few = permutation(model, None, texts[:19], permutations=5)
+    assert "cannot be told from fewer than 20 texts" in few.verdict and few.tests == {}
+
+
+def made_up(weights, changes):
+    """Records of texts with these largest weights and changes."""
+    columns = {"max_attention": weights, "change": changes, "bin": [_bin(w) for w in weights], "class": "all"}
+    return pd.DataFrame(columns)
+
+
+def test_a_verdict_on_made_up_records_of_known_answer():
+    rng = np.random.default_rng(0)
+    weights = rng.uniform(0, 1, 200)
+    small, _ = judged(made_up(weights, 0.04 * weights), "layer 1", 5)
+    assert "100% of the texts the change was below 0.05" in small
+    assert "the more the output depends" in small and "Spearman 1.00" in small, "small, and still a clear relation"
+    turned, _ = judged(made_up(weights, 1 - weights), "layer 1", 5)
+    assert "the less the output depends" in turned and "Spearman -1.00" in turned
+    chance, tests = judged(made_up(weights, rng.uniform(0, 1, 200)), "layer 1", 5)
+    assert "could not be shown" in chance and tests["permutation: largest weight and change"] > 0.05
+    same, tests = judged(made_up(weights, np.full(200, 0.3)), "layer 1", 5)
+    assert "is the same for all texts" in same and tests == {}
+
+
+def test_a_bin_of_few_texts_is_not_compared():
+    weights = np.r_[np.linspace(0, 0.2, 40), np.full(19, 0.9)]
+    said, _ = judged(made_up(weights, weights), "layer 1", 5)
+    assert "by largest weight" not in said
+    said, _ = judged(made_up(np.r_[weights, 0.9], np.r_[weights, 0.9]), "layer 1", 5)
+    assert "in [0, 0.25) (n = 40) 0.100, in [0.75, 1] (n = 20) 0.900." in said
 
 
 @pytest.mark.parametrize("how", ["well", "error", "interrupt"])

@@ -46,3 +46,24 @@ def test_nothing_is_written_if_one_file_is_in_the_way(tmp_path: Path):
         write_report(FOUND, tmp_path / "report.md", "Audit", {})
     assert [p.name for p in tmp_path.iterdir()] == ["report-correlation.svg"]
     write_report(FOUND, tmp_path / "report.md", "Audit", {}, overwrite=True)
+
+
+def test_all_tests_of_a_report_are_corrected_together():
+    import pandas as pd
+
+    from attnflow.audit.finding import Finding
+    from attnflow.audit.report import tests, to_html, to_markdown
+
+    empty = pd.DataFrame({"a": [1.0]})
+    one = Finding("uniform", empty, empty, "Yes.", (), tests={"uniform: a": 0.01})
+    two = Finding("guide", empty, empty, "No.", (), tests={"guide: b": 0.03, "guide: c": 0.04})
+    found = tests([one, two])
+    assert found["corrected p"].round(3).tolist() == [0.03, 0.06, 0.06] and found["holds"].tolist() == [
+        "yes",
+        "no",
+        "no",
+    ]
+    text = to_markdown([one, two], "t", {}, {})
+    assert "3 tests were made for this report" in text and "for all of them: 1 of them." in text
+    assert "<td>guide: b</td>" in to_html([one, two], "t", {})
+    assert "Tests" not in to_markdown([Finding("seeds", empty, empty, "", ())], "t", {}, {})
