@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 Vector = npt.NDArray[np.float64]
 
-GRADIENT, LOO, BOTH = "attention – gradient", "attention – leave-one-out", "gradient – leave-one-out"
+GRADIENT, LENGTH, LOO = "attention – gradient", "attention – ‖gradient‖", "attention – leave-one-out"
+BOTH, BOTH_LENGTH = "gradient – leave-one-out", "‖gradient‖ – leave-one-out"
+# What the verdict calls the two sides of a pair; an empty first side is the attention method.
+_SIDES = {
+    GRADIENT: ("", "gradients"),
+    LENGTH: ("", "the length of gradients"),
+    LOO: ("", "leave-one-out"),
+    BOTH: ("gradients", "leave-one-out"),
+    BOTH_LENGTH: ("the lengths of gradients", "leave-one-out"),
+}
 # The words of the verdict for |τ|; a convention of this library.
 _WORDS = ((0.5, "strongly"), (0.3, "moderately"), (0.1, "weakly"), (0.0, "hardly at all"))
 _LIMITS = (
@@ -70,10 +79,13 @@ def correlation(
     Experiment 1 of Jain & Wallace (2019, Algorithm 1, Table 2). With α the attention of the output position,
 
         gₜ = |Σ_dim ∂ŷ/∂xₜ · xₜ|          τ_g = Kendall(α, g)
+        ‖∂ŷ/∂xₜ‖₂                          beside it: Kendall(α, ‖g‖)
         Δŷₜ = TVD(ŷ(x without t), ŷ(x))    τ_loo = Kendall(α, Δŷ)
 
     over the tokens of a text, and over the texts the mean τ and the share with p ≤ 0.05. ŷ is the probability of
-    what the model predicted; τ-b and its p-value are scipy's. :func:`attnflow.compare` is the same for other
+    what the model predicted; τ-b and its p-value are scipy's. The length ‖∂ŷ/∂xₜ‖₂ stands beside gₜ because gₜ fails
+    behind a norm of the embeddings: the norm ignores their scale, so that Σ_dim ∂ŷ/∂xₜ · xₜ of a word is minus that of
+    its position and type. :func:`attnflow.compare` is the same for other
     correlations, references and larger data, without p-values.
 
     Args:
@@ -121,7 +133,7 @@ def correlation(
             scorer = Scorer(instance.example, instance.goal, instance.row, heads=heads, batch_size=batch_size)
             scored = _scores(scorer, asked, layers)
             references = _references(module, scorer, detach_attention)
-            made += _records(instance, scored, references, special_tokens)
+            made += _records(instance, scored, *references, special_tokens)
             if progress is not None:
                 progress(done, len(given))
     records = pd.DataFrame(made)
@@ -148,17 +160,18 @@ def _listed(layers: Any) -> list[int]:
     return [layers] if isinstance(layers, int) else list(layers)
 
 
-def _references(model: nn.Module, scorer: Scorer, detach: bool) -> tuple[Scored, Scored]:
-    """(gradients, leave-one-out), ``[1, tokens]`` each; NaN where a token cannot be taken away."""
+def _references(model: nn.Module, scorer: Scorer, detach: bool) -> tuple[Scored, Scored, Scored]:
+    """(gradients, their lengths, leave-one-out), ``[1, tokens]`` each; NaN where a token cannot be taken away."""
     goal = scorer.goal
-    by_gradient = {"reduce": "abs_of_sum", "score": goal.score}
     with _constant(model) if detach else nullcontext():
-        slopes = scorer.score(MethodCall(GRADIENT, find("input_x_gradient"), by_gradient))
+        times = MethodCall(GRADIENT, find("input_x_gradient"), {"reduce": "abs_of_sum", "score": goal.score})
+        slopes = scorer.score(times)
+        lengths = scorer.score(MethodCall(LENGTH, find("gradient"), {"reduce": "l2", "score": goal.score}))
     # Independent classes have no one distribution: the probability of the predicted one is compared.
     score = None if goal.independent or goal.kind == "vector" or goal.score == "logit" else "tvd"
     left_out = scorer.score(MethodCall(LOO, find("blankout-delete"), {"score": score}))
     scorer.example.cache.clear()
-    return slopes, left_out
+    return slopes, lengths, left_out
 
 
 @contextmanager
@@ -178,15 +191,20 @@ def _constant(model: nn.Module) -> Iterator[None]:
 
 
 def _records(
-    instance: Instance, scored: Mapping[str, Scored], references: tuple[Scored, Scored], special_tokens: bool
+    instance: Instance,
+    scored: Mapping[str, Scored],
+    slopes: Scored,
+    lengths: Scored,
+    left_out: Scored,
+    special_tokens: bool,
 ) -> Iterator[dict[str, Any]]:
-    """One τ per pair of scorings: attention with both references, and these with each other."""
-    slopes, left_out = references
+    """One τ per pair of scorings: attention with each reference, and gradients with leave-one-out."""
     head = {"number": instance.number, "class": instance.label, "text": instance.text}
     pairs = [({name: found}, {pair: reference}) for name, found in scored.items()
-             for pair, reference in ((GRADIENT, slopes), (LOO, left_out))]  # fmt: skip
+             for pair, reference in ((GRADIENT, slopes), (LENGTH, lengths), (LOO, left_out))]  # fmt: skip
+    pairs += [({"": slopes}, {BOTH: left_out}), ({"": lengths}, {BOTH_LENGTH: left_out})]
     how: dict[str, Any] = {"correlations": ("kendall",), "special": (special_tokens,), "p_values": True}
-    for methods, others in [*pairs, ({"": slopes}, {BOTH: left_out})]:
+    for methods, others in pairs:
         for found in correlated(instance.example.tokens, methods, others, **how):
             layer = -1 if found["layer"] == "input" else int(found["layer"])
             yield {**head, "pair": found["reference"], "method": found["method"], "layer": layer,
@@ -194,12 +212,13 @@ def _records(
 
 
 def _settings(given: Texts, records: pd.DataFrame, significance: float) -> dict[str, Any]:
-    attention = records[records["pair"] != BOTH]
+    attention = records[records["method"] != ""]
     return {
         **given.settings(),
         "methods": sorted(set(attention["method"])),
         "layers": sorted(int(i) for i in set(attention["layer"])),
         "gradient": "|Σ gradient·embedding| of the predicted probability",
+        "‖gradient‖": "length of the gradient of the predicted probability",
         "leave_one_out": "deletion, TVD ½Σ|p − q| of the outputs",
         "significance": significance,
         "correlation": "kendall (τ-b)",
@@ -214,7 +233,7 @@ def _table(records: pd.DataFrame, significance: float) -> pd.DataFrame:
         for (pair, method, layer), mine in part.groupby(["pair", "method", "layer"], sort=False):
             tau = mine["tau"].dropna()
             rows.append({
-                "class": name, "pair": pair, "method": method or "—", "layer": "—" if pair == BOTH else layer,
+                "class": name, "pair": pair, "method": method or "—", "layer": layer if method else "—",
                 "mean τ": tau.mean(), "std": tau.std(ddof=0),
                 "significant": (mine["p"].dropna() <= significance).mean() if len(tau) else float("nan"),
                 "n": len(tau), "nan": len(mine) - len(tau),
@@ -235,18 +254,18 @@ def _line(rows: Sequence[Mapping[Any, Any]], significance: float) -> str:
     """One method against one reference; of several layers the highest and the lowest."""
     ranked = sorted((row for row in rows if not np.isnan(row["mean τ"])), key=lambda row: row["mean τ"])
     first = rows[0]
-    who = "gradients" if first["pair"] == BOTH else f"{first['method']} attention"
-    other = "gradients" if first["pair"] == GRADIENT else "leave-one-out"
+    side, other = _SIDES[first["pair"]]
+    who = side or f"{first['method']} attention"
     if not ranked:
         return f"{who} and {other} cannot be compared"
-    verb = "agree" if first["pair"] == BOTH else "agrees"
+    verb = "agree" if side else "agrees"
     if len(ranked) > 1:
         low, high = (f"layer {row['layer']} ({_figures(row, significance)})" for row in (ranked[0], ranked[-1]))
         return f"{who} {verb} with {other} most at {high} and least at {low}"
     tau = ranked[0]["mean τ"]
     word = next(w for least, w in _WORDS if abs(tau) >= least)
     turned = "dis" if tau <= -_WORDS[-2][0] else ""
-    where = "" if first["pair"] == BOTH else f" of layer {first['layer']}"
+    where = "" if side else f" of layer {first['layer']}"
     return f"{who}{where} {turned}{verb} {word} with {other} ({_figures(ranked[0], significance)})"
 
 
@@ -258,7 +277,7 @@ def _draw(ax: Axes, records: pd.DataFrame) -> None:
     groups = records.groupby(["pair", "method", "layer"], sort=False)
     edges = np.linspace(-1, 1, 41).tolist()
     for (pair, method, layer), part in groups:
-        name = str(pair) if pair == BOTH else f"{str(pair).replace('attention', str(method))}, layer {layer}"
+        name = f"{str(pair).replace('attention', str(method))}, layer {layer}" if method else str(pair)
         ax.hist(part["tau"].dropna(), bins=edges, histtype="step", label=name)
     ax.axvline(0, color="0.8", lw=0.8, zorder=0)
     ax.set(xlabel="Kendall's τ", ylabel="texts", xlim=(-1, 1))

@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from attnflow import blankout, gradient, raw, rollout
 from attnflow.audit import correlation
-from attnflow.audit.correlation import BOTH, GRADIENT, LOO, _line
+from attnflow.audit.correlation import BOTH, BOTH_LENGTH, GRADIENT, LENGTH, LOO, _line
 from attnflow.correlation import coefficients, kendall_p_values
 from attnflow.errors import AttnFlowError
 from tests import standin
@@ -63,10 +63,11 @@ def test_against_the_librarys_own_methods():
     for number, text in enumerate(TEXTS):
         slopes = gradient(model, tokenizer, text, method="input_x_gradient", reduce="abs_of_sum", score="prob")
         loo = blankout(model, tokenizer, text, blank="delete", score="tvd")
+        lengths = gradient(model, tokenizer, text, reduce="l2", score="prob")
         for name, method in (("raw", raw), ("rollout", rollout)):
             scores = method(model, tokenizer, text, position="cls")
             for layer in (0, 1):
-                for pair, other in ((GRADIENT, slopes), (LOO, loo)):
+                for pair, other in ((GRADIENT, slopes), (LENGTH, lengths), (LOO, loo)):
                     known = kendalltau(scores.scores[layer, 1:-1], other.scores[0, 1:-1])
                     same = (found.records[["pair", "method", "layer"]] == [pair, name, layer]).all(axis=1)
                     rows = found.records[same]
@@ -100,14 +101,14 @@ def test_attention_that_is_not_seen_cannot_be_held_constant(monkeypatch):
 def test_the_table_is_the_mean_of_the_records():
     found = correlation(classifier(), standin.tokenizer(), TEXTS * 2, labels=["a", "b", "b", "b"], methods="raw")
     for name, part in [(c, found.records[found.records["class"] == c]) for c in "ab"] + [("all", found.records)]:
-        for pair in (GRADIENT, LOO, BOTH):
+        for pair in (GRADIENT, LENGTH, LOO, BOTH, BOTH_LENGTH):
             row = found.table[(found.table["class"] == name) & (found.table["pair"] == pair)].iloc[0]
             mine = part[part["pair"] == pair]
             assert row["mean τ"] == pytest.approx(mine["tau"].mean()) and row["n"] == len(mine)
             assert row["std"] == pytest.approx(np.std(mine["tau"]))
             assert row["significant"] == pytest.approx((mine["p"] <= 0.05).mean())
     assert "Over 4 texts: raw attention " in found.verdict and found.settings["layers"] == [1]
-    assert len(found.plot().patches) == 3 and "<svg" in found.to_html()
+    assert len(found.plot().patches) == 5 and "<svg" in found.to_html()
 
 
 def test_what_ranks_nothing_has_no_tau():
@@ -130,7 +131,7 @@ def test_language_models_and_models_without_a_head(kind):
         model, tokenizer, texts = causal(kind), None, [[5, 6, 7, 8, 9]]
     found = correlation(model, tokenizer, texts, layers="all")
     assert set(found.records["method"]) == {"raw", "rollout", "flow", ""}
-    assert found.records[found.records["pair"] != BOTH].groupby("method")["layer"].nunique().eq(2).all()
+    assert found.records[found.records["method"] != ""].groupby("method")["layer"].nunique().eq(2).all()
     assert found.records["tau"].notna().mean() > 0.5
 
 
@@ -187,3 +188,22 @@ def test_the_model_is_as_it_was(how, training):
 def test_errors_name_both_facts(options, message):
     with pytest.raises(AttnFlowError, match=message):
         correlation(classifier(), standin.tokenizer(), TEXTS, **options)
+
+
+def test_behind_a_norm_of_the_embeddings_a_words_product_is_minus_that_of_its_position_and_type():
+    """Why lengths stand beside products: the norm ignores the scale of the sum of the three."""
+    import torch
+
+    model, ids = classifier(), torch.tensor([[2, 7, 9, 11, 3]])
+    parts = model.bert.embeddings
+    words = parts.word_embeddings(ids).detach().requires_grad_()
+    rest = (
+        parts.position_embeddings(torch.arange(5))[None] + parts.token_type_embeddings(torch.zeros_like(ids))
+    ).detach()
+    rest.requires_grad_()
+    hidden = model.bert.encoder(parts.LayerNorm(words + rest)).last_hidden_state
+    chosen = model.classifier(model.bert.pooler(hidden))[0, 0]
+    for_words, for_rest = torch.autograd.grad(chosen, (words, rest))
+    one, two = (for_words * words).sum(-1), (for_rest * rest).sum(-1)
+    torch.testing.assert_close(one, -two, atol=1e-3 * float(one.detach().abs().max()), rtol=0)
+    assert float(for_words.norm(dim=-1).min()) > 0
