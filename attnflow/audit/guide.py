@@ -18,7 +18,7 @@ from attnflow.audit.training import Folder, Recipe, Trained, build, cross_entrop
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.models.factories import Factory
 from attnflow.scoring.registry import find, names
-from attnflow.significance import LEVEL, holm
+from attnflow.significance import LEVEL, holm, paired
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -247,21 +247,13 @@ def judged(table: pd.DataFrame, records: pd.DataFrame) -> tuple[str, dict[str, f
     first = names("attention", shown=True)[0]
     pairs = [(name, UNIFORM) for name in others]
     pairs += [(name, first) for name in others if name != first and first in found and find(name).needs == "attention"]
-    p_values = [_signed_ranks(shares[one], shares[two]) for one, two in pairs]
+    p_values = [paired(shares[one].to_numpy(float), shares[two].to_numpy(float)) for one, two in pairs]
     said = [
         _compared(one, two, records, corrected) for (one, two), corrected in zip(pairs, holm(p_values), strict=True)
     ]
     count = records["seed"].nunique()
     text = f"F1 under each guide, mean of {count} seed{'s' if count > 1 else ''}: {figures}. " + "; ".join(said) + "."
     return text, {f"guide: {one} against {two}": p for (one, two), p in zip(pairs, p_values, strict=True)}
-
-
-def _signed_ranks(one: pd.Series[float], two: pd.Series[float]) -> float:
-    """Two-sided p of Wilcoxon's test; 1 where no text differs."""
-    from scipy.stats import wilcoxon
-
-    apart = (one - two).to_numpy()
-    return float(wilcoxon(apart).pvalue) if np.any(apart) else 1.0
 
 
 def _compared(one: str, two: str, records: pd.DataFrame, corrected: float) -> str:

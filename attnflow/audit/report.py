@@ -37,7 +37,7 @@ def tests(findings: Sequence[Finding]) -> pd.DataFrame:
     import pandas as pd
 
     found = {claim: p for one in findings for claim, p in one.tests.items()}
-    corrected = holm(list(found.values()))
+    corrected = holm(list(found.values())).tolist()
     columns = {"claim": list(found), "p": list(found.values()), "corrected p": corrected}
     return pd.DataFrame({**columns, "holds": ["yes" if p < LEVEL else "no" for p in corrected]})
 

@@ -18,8 +18,8 @@ from attnflow.errors import FileError
 from attnflow.faithfulness import reading
 from attnflow.faithfulness.plan import BASELINES, LAYOUT, RANDOM
 from attnflow.faithfulness.registry import MEASURES, RANDOMISATION
-from attnflow.faithfulness.significance import duels, holm, paired
 from attnflow.formats import frame as framed
+from attnflow.significance import duels, holm, paired
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ import numpy as np
 from attnflow.comparing.comparison import _latex, _new_axes
 from attnflow.faithfulness.plan import RANDOM
 from attnflow.faithfulness.registry import MEASURES
-from attnflow.faithfulness.significance import LEVEL
 from attnflow.formats import as_written, figure_bytes, page
+from attnflow.significance import LEVEL
 
 if TYPE_CHECKING:
     import pandas as pd

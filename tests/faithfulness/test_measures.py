@@ -15,10 +15,10 @@ from attnflow.faithfulness.curves import area, deletion_curve
 from attnflow.faithfulness.randomise import Randomised, groups_of
 from attnflow.faithfulness.ranking import orders
 from attnflow.faithfulness.registry import MEASURES
-from attnflow.faithfulness.significance import duels, holm, paired
 from attnflow.faithfulness.soft import probabilities
 from attnflow.faithfulness.variants import Variants, group
 from attnflow.inputs.example import one_example
+from attnflow.significance import duels, holm, paired
 from tests.faithfulness.bag import WORDS, bag, tokenizer
 from tests.tiny_models import state, tiny
 
