@@ -86,7 +86,7 @@ def pronouns(
     forms: Annotated[str, typer.Option(help="The forms that stand for them: his,her")] = "his,her",
     pronoun: Annotated[str, typer.Option(help="The pronoun in the text.")] = "[MASK]",
     data: Annotated[
-        str | None, typer.Option(help="A file or folder of WinoBias (default: the paper's sentences).")
+        str | None, typer.Option(help="WinoBias, Winogender or GAP: a file or folder (default: the paper's sentences).")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="form: which form fits; referent: which name follows.")] = None,
     limit: Limit = 100,
@@ -123,10 +123,11 @@ def pronouns(
 def _examples(
     text: str | None, referents: str | None, forms: str, pronoun: str, data: str | None, limit: int
 ) -> list[PronounExample]:
-    from attnflow.probes.winobias import PAPER, PronounExample, read_winobias
+    from attnflow.probes.pronoun_data import read as read_pronouns
+    from attnflow.probes.winobias import PAPER, PronounExample
 
     if text is None:
-        return read_winobias(data, limit) if data is not None else list(PAPER)[:limit]
+        return read_pronouns(data, limit) if data is not None else list(PAPER)[:limit]
     if data is not None:
         raise AttnFlowError("--text asks about one sentence and --data about a data set: leave one of them out.")
     names, pair = _pair(referents or "", "--referents author,Sara"), _pair(forms, "--forms his,her")

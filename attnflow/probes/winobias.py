@@ -1,7 +1,7 @@
 """Examples for the pronoun probe: a pronoun and the two referents that it may stand for.
 
 They are the sentences of Abnar & Zuidema (2020, Figure 4 and the published notebook), WinoBias (Zhao et al. 2018) from
-its files, or any sentence of yours.
+its files, or any sentence of yours. :mod:`attnflow.probes.pronoun_data` reads other data sets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OCCUPATIONS = {
     "designer hairdresser writer housekeeper baker accountant editor librarian tailor",
 }
 STEREOTYPE = {word.replace("_", " "): g for g, words in _OCCUPATIONS.items() for word in words.split()}
-_FORMS = [("he", "she"), ("him", "her"), ("his", "her"), ("himself", "herself"), ("his", "hers")]
+FORMS = [("he", "she"), ("him", "her"), ("his", "her"), ("himself", "herself"), ("his", "hers")]
 # After these a "her" is an object (him), before other words a possessive (his).
 _AFTER_OBJECT = (  # noqa: SIM905
     "a about after again all an and another as at away because before but by down during for from happy how if in into "
@@ -31,7 +31,8 @@ _AFTER_OBJECT = (  # noqa: SIM905
 ).split()
 
 
-def _find(text: str, word: str, last: bool = False) -> Span:
+def find_word(text: str, word: str, last: bool = False) -> Span:
+    """Where a word stands in a text: (start, end) of its first, or last, occurrence."""
     found = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", text)]
     if not found:
         raise InputError(f"{word!r} is not in the text {text!r}: give a word as it stands there.")
@@ -73,8 +74,8 @@ class PronounExample:
         group: str = "",
     ) -> PronounExample:
         """From words; ``pronoun`` is the word, or the gap ``[MASK]``, that is asked about (its last occurrence)."""
-        at = _find(text, pronoun, last=True)
-        spans = (_find(text, referents[0]), _find(text, referents[1]))
+        at = find_word(text, pronoun, last=True)
+        spans = (find_word(text, referents[0]), find_word(text, referents[1]))
         return cls(text, at, spans, forms, gold, group)
 
     @property
@@ -151,7 +152,7 @@ def _group(name: str) -> str:
 def _winobias(line: str, group: str, where: str, twin: str = "") -> PronounExample:
     line = re.sub(r"^\d+\s+", "", line.strip())
     text, marked = _without_brackets(line)
-    pronouns = [s for s in marked if text[slice(*s)].lower() in {f for pair in _FORMS for f in pair}]
+    pronouns = [s for s in marked if text[slice(*s)].lower() in {f for pair in FORMS for f in pair}]
     named = [s for s in marked if s not in pronouns]
     people = _occupations(text)
     right = [p for p in people if any(a <= p[0] and p[1] <= b for a, b in named)]
@@ -195,7 +196,7 @@ def _both_forms(text: str, span: Span, twin: str) -> tuple[str, str]:
     """(masculine, feminine) of the pronoun at ``span``; "her" is as in the twin, else by what follows it."""
     word = text[slice(*span)].lower()
     if word != "her":
-        return next(pair for pair in _FORMS if word in pair)
+        return next(pair for pair in FORMS if word in pair)
     known = [form for form in ("him", "his") if f"[{form}]" in twin.lower()]
     if len(known) == 1:
         return known[0], "her"
