@@ -26,8 +26,10 @@ from attnflow.version import __version__
 __all__ = [
     "Attention",
     "AttnFlowError",
+    "Attribution",
     "Relevance",
     "__version__",
+    "attribute",
     "blankout",
     "capture",
     "compare",
@@ -44,7 +46,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from attnflow.answers.attribute import attribute
+    from attnflow.answers.attribution import Attribution
     from attnflow.comparing.compare import compare
     from attnflow.faithfulness.rank import rank
 else:
-    __getattr__ = on_first_use(__name__, compare="attnflow.comparing.compare", rank="attnflow.faithfulness.rank")
+    __getattr__ = on_first_use(
+        __name__,
+        Attribution="attnflow.answers.attribution",
+        attribute="attnflow.answers.attribute",
+        compare="attnflow.comparing.compare",
+        rank="attnflow.faithfulness.rank",
+    )

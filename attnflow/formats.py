@@ -102,6 +102,12 @@ def _csv(frame: Any, path: Path, overwrite: bool) -> None:
     write_bytes(path, frame.to_csv(index=False).encode(), overwrite)
 
 
+def _parquet(frame: Any, path: Path, overwrite: bool) -> None:
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    write_bytes(path, buffer.getvalue(), overwrite)
+
+
 def _record(record: Any, path: Path, overwrite: bool) -> None:
     record.save(path, overwrite=overwrite)
 
@@ -112,6 +118,7 @@ FORMATS = {
     ".pdf": Format("figure", _figure),
     ".svg": Format("figure", _figure),
     ".csv": Format("frame", _csv),
+    ".parquet": Format("table", _parquet),
     ".json": Format("json", _text),
     ".safetensors": Format("record", _record),
     ".md": Format("markdown", _text),

@@ -18,7 +18,7 @@ from torch import nn
 from attnflow.capturing import plain
 from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.session import Call, Lazy, Record, Session, watching
-from attnflow.capturing.survey import Eager, Site, Survey, class_of, own_eager
+from attnflow.capturing.survey import Eager, Site, Survey, class_of, is_plain, own_eager
 from attnflow.capturing.towers import beside_text
 from attnflow.errors import InputError, SelectionError
 from attnflow.numbers import wholes
@@ -85,7 +85,9 @@ def _beside(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def limited(session: Session, site: Site, query: Any) -> bool:
     """True for calls of which only some rows are wanted: those whose queries are the positions that ``rows`` count."""
-    if session.rows is None or not isinstance(query, torch.Tensor) or query.ndim != 4 or session.whole_rows:
+    if session.rows is None or session.lazy is not None or session.whole_rows:
+        return False
+    if not isinstance(query, torch.Tensor) or query.ndim != 4:
         return False
     return query.shape[-2] == session.row_length and not beside_text(site.tower, session.two_towers)
 
@@ -99,7 +101,9 @@ def take(
     causal = mask is None and query.shape[-2] > 1 and _causal(module, kwargs)
     if session.lazy is not None:
         session.hear(site)
-        session.lazy.append(Lazy(call, eager, module, query, key, value, mask, dict(kwargs), causal))
+        # A plain function only mixes the values, so one number of each will do to have its weights.
+        least = value[..., :1].clone() if is_plain(eager) else value
+        session.lazy.append(Lazy(call, eager, module, query, key, least, mask, dict(kwargs), causal))
         return
     if not session.wants(call):
         session.hear(site)

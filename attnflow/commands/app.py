@@ -1,4 +1,4 @@
-"""The command line: ``attnflow explain | compare | rank | probe | audit | models | demo``; one file per command."""
+"""The command line: ``attnflow explain | answer | compare | rank | probe | audit | models | demo``; one file per command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from attnflow.commands.answer import answer_command
 from attnflow.commands.audit import audit_command
 from attnflow.commands.compare import compare_command
 from attnflow.commands.demo import demo_command
@@ -30,6 +31,7 @@ app.command(name="rank")(rank_command)
 app.add_typer(probe_app, name="probe")
 app.command(name="audit")(audit_command)
 app.command(name="explain")(explain_command)
+app.command(name="answer")(answer_command)
 app.command(name="models")(models_command)
 app.command(name="demo")(demo_command)
 

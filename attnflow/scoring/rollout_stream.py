@@ -21,8 +21,10 @@ from attnflow.capturing import plain
 from attnflow.capturing.capture import run
 from attnflow.capturing.notes import name_of
 from attnflow.capturing.reduce import Reduction
+from attnflow.capturing.rows import weights_of
 from attnflow.capturing.session import Lazy, Record, Session
 from attnflow.capturing.survey import is_plain, survey
+from attnflow.capturing.towers import beside_text
 from attnflow.errors import CaptureError, SelectionError
 from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import Inputs, encode
@@ -137,10 +139,47 @@ def rollout_row(
         each = found if isinstance(found, list) else [found]
         cut = [_row_of(one, row, "product") for one, row in zip(each, rows, strict=True)]
         return cut if isinstance(found, list) else cut[0]
+    carried, layers, sink, notes = _carried(job, [[row] for row in rows])
+    return _results(job, layers, carried, notes, sink, rows)
+
+
+def rollout_rows(
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    rows: Sequence[int],
+    inputs: Mapping[str, Any],
+    residual: float | Sequence[float] = 0.5,
+    heads: Heads = "mean",
+) -> Streamed:
+    """Rollout of some output positions of one input at the last layer, all carried down together.
+
+    ``scores[r, j]`` is how much output position ``rows[r]`` draws on input position *j*. Nothing of n × n is held: the
+    queries and keys of each layer are kept, and its weights are computed in blocks of rows. Of a model with several
+    towers
+    (vision and text) the one is taken whose positions are those of the text.
+    """
+    job = _job(model, tokenizer, None, inputs, residual, 0, None, heads, "keep", None, several=True)
+    if any(s.eager is None for s in job.session.survey.sites.values()):
+        whole = rollout_matrix(model, tokenizer, inputs=inputs, residual=residual, heads=heads)
+        assert isinstance(whole, Streamed)
+        chosen = list(rows)
+        return replace(whole, scores=whole.scores[chosen], queries=whole.queries.take(chosen))
+    carried, layers, sink, notes = _carried(job, [rows])
+    found = _results(job, layers, carried, notes, sink, rows=[0])
+    one = found[0] if isinstance(found, list) else found
+    scores = carried[0][:, list(job.given.positions[0])].cpu().numpy()
+    if sink:
+        scores = np.concatenate([scores, np.clip(1 - scores.sum(-1, keepdims=True), 0, None)], -1)
+    return replace(one, scores=scores, queries=job.given.tokens[0].take(list(rows)), position=None)
+
+
+def _carried(job: _Job, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[int], bool, Sequence[str]]:
+    """Run the model once by its own kernel, and carry ``rows`` of each example down: ``[batch, rows, n]``."""
     job.session.lazy = []
+    job.session.rows, job.session.row_length = (), job.given.length
     _, notes = run(job.model, job.given, job.session, None, {})
-    carried, layers, sink = _descend(job, rows)
-    return _results(job, layers, carried[:, None].expand(-1, 1, -1), notes, sink, rows)
+    return *_descend(job, rows), notes
 
 
 @dataclass(eq=False)
@@ -165,7 +204,7 @@ class _Job:
 
 def _job(
     model: Any, tokenizer: Any, text: Any, inputs: Any, residual: Any, start: int, layer: int | None, heads: Heads,
-    sinks: str, block: int | None,
+    sinks: str, block: int | None, several: bool = False,
 ) -> _Job:  # fmt: skip
     module = unwrap(model)
     if isinstance(residual, float | int) and not 0 <= residual < 1:
@@ -174,7 +213,7 @@ def _job(
         raise SelectionError("heads='all', and rollout needs one matrix per layer. Use 'mean', 'max', 'min' or a head.")
     found = survey(module)
     towers = {s.tower for s in found.sites.values()}
-    if len(towers) > 1:
+    if len(towers) > 1 and not (several and _one_of_text(towers)):
         raise SelectionError(
             f"{type(module).__name__} has {len(towers)} towers ({', '.join(sorted(towers))}), and only one can be "
             "streamed. Keep the layers:  rollout(capture(model, tokenizer, text))"
@@ -188,6 +227,11 @@ def _job(
     session = Session(found, reduction, block=block)
     settings = {"heads": heads, "sinks": sinks, "residual": residual, "start_layer": start, "layer": layer}
     return _Job(module, given, session, reduction, residual, start, stop, sinks, {**settings, **given.settings})
+
+
+def _one_of_text(towers: set[str]) -> bool:
+    """True if one tower reads text and the others are beside it, as in models of images and text."""
+    return len([t for t in towers if not beside_text(t, False)]) == 1
 
 
 def _settled(weights: torch.Tensor, keys: int, sinks: str) -> tuple[torch.Tensor, bool]:
@@ -236,17 +280,18 @@ class _Running:
         self.layers.append(layer)
 
 
-def _descend(job: _Job, rows: Sequence[int]) -> tuple[torch.Tensor, list[int], bool]:
-    """Carry one row vector for each example from the top layer down to the inputs."""
-    lazy = job.session.lazy or []
+def _descend(job: _Job, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[int], bool]:
+    """Carry vectors ``[batch, rows, n]`` from the top layer down to the inputs."""
+    lazy = [one for one in job.session.lazy or [] if not beside_text(one.call.tower, False)]
     chosen = [(i, one) for i, one in enumerate(lazy) if job.within(one.call.layer)]
     if not chosen:
         raise SelectionError(f"No layer with attention from {job.start} to {job.stop}.")
     first = chosen[0][1]
     batch, n = first.query.shape[0], first.query.shape[-2]
-    carried = torch.zeros(batch, n, device=first.query.device)
-    for example, row in enumerate(rows):
-        carried[example, job.given.positions[example][row]] = 1
+    carried = torch.zeros(batch, max(map(len, rows)), n, device=first.query.device)
+    for example, wanted in enumerate(rows):
+        for number, row in enumerate(wanted):
+            carried[example, number, job.given.positions[example][row]] = 1
     sink = False
     with torch.no_grad():
         for order, one in reversed(chosen):
@@ -259,7 +304,7 @@ def _descend(job: _Job, rows: Sequence[int]) -> tuple[torch.Tensor, list[int], b
 
 def _mixed(job: _Job, one: Lazy, carried: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """``carried @ weights`` of one layer, in blocks of the rows in which there is something to carry."""
-    n = carried.shape[1]
+    n = carried.shape[-1]
     size = plain.block_rows(one.query, one.key, job.session.block)
     out = torch.zeros_like(carried)
     sink = False
@@ -267,20 +312,18 @@ def _mixed(job: _Job, one: Lazy, carried: torch.Tensor) -> tuple[torch.Tensor, b
     value = one.value[..., :1] if is_plain(one.eager) else one.value
     for start in range(0, n, size):
         stop = min(n, start + size)
-        part = carried[:, start:stop]
+        part = carried[..., start:stop]
         if not bool(part.any()):
             continue
-        mask = one.mask
-        if mask is not None and mask.ndim >= 3 and mask.shape[-2] == n:
-            mask = mask[..., start:stop, :]
-        options = dict(one.options)
-        bias = options.get("position_bias")
-        if isinstance(bias, torch.Tensor) and bias.shape[-2] == n:
-            options["position_bias"] = bias[..., start:stop, :]
-        weights = one.eager(one.module, one.query[:, :, start:stop], one.key, value, mask, **options)[1]
-        settled, found = _settled(job.reduction.whole(weights), one.key.shape[-2], job.sinks)
+        # Without a mask no row of the block sees a key behind its last one.
+        last = min(stop, one.key.shape[-2]) if one.causal else one.key.shape[-2]
+        weights = weights_of(
+            one.eager, one.module, one.query, one.key[:, :, :last], value[:, :, :last], one.mask, one.options,
+            range(start, stop), one.causal,
+        )  # fmt: skip
+        settled, found = _settled(job.reduction.whole(weights), last, job.sinks)
         sink = sink or found
-        out += torch.bmm(part[:, None], settled)[:, 0]
+        out[..., :last] += torch.bmm(part, settled)
     return out, sink
 
 

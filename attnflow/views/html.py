@@ -42,14 +42,11 @@ def flow_page(graph: FlowGraph, title: str = "Attention flow") -> str:
     >>> flow_page(flow_graph(Attention.of([[[0.2, 0.8], [0.5, 0.5]]])))[:15]
     '<!doctype html>'
     """
-    script = Markup("\n").join(map(_part, SCRIPTS))
-    # Only this very script may run, and nothing may be loaded: a second wall behind the escaping.
-    seal = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{seal}'"
+    script = Markup("\n").join(map(part, SCRIPTS))
     parts = {
         "title": title,
-        "policy": Markup(policy),
-        "style": _part("page.css"),
+        "policy": policy(script),
+        "style": part("page.css"),
         "plain": _plain_words(graph),
         "facts": _graph_facts(graph),
         "fallback": _output_table(graph.outputs[0], [show(t) for t in graph.net.tokens]),
@@ -57,7 +54,7 @@ def flow_page(graph: FlowGraph, title: str = "Attention flow") -> str:
         "data": squeezed(page_data(graph)),
         "script": script,
     }
-    return Template(_part("page.html")).substitute({name: escape(part) for name, part in parts.items()})
+    return Template(part("page.html")).substitute({name: escape(part) for name, part in parts.items()})
 
 
 def page(results: Sequence[Relevance], title: str = "attnflow") -> str:
@@ -69,7 +66,7 @@ def page(results: Sequence[Relevance], title: str = "attnflow") -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n{}\n'
         "<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n{}\n</body>\n</html>\n"
     )
-    return str(whole.format(Markup(POLICY), title, _part("page.css"), body))
+    return str(whole.format(Markup(POLICY), title, part("page.css"), body))
 
 
 def highlight(r: Relevance) -> str:
@@ -91,7 +88,13 @@ def _tint(weight: float) -> str:
     return f"rgba({','.join(map(str, hue))},{opacity:.3f})"
 
 
-def _part(name: str) -> Markup:
+def policy(script: Markup) -> Markup:
+    """Only this very script may run, and nothing may be loaded: a second wall behind the escaping."""
+    seal = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
+    return Markup(f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{seal}'")
+
+
+def part(name: str) -> Markup:
     """A file of the package: the only text besides this module's own that is markup."""
     return Markup(files("attnflow.views").joinpath("page", name).read_text(encoding="utf-8"))
 

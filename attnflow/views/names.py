@@ -60,3 +60,16 @@ def drawn_on(scores: Mapping[str, tuple[Tokens, Any]]) -> str:
             first.setdefault(name, []).append(f"{method}, tied with {tied - 1} more" if tied > 1 else method)
     agreed: Sequence[tuple[str, list[str]]] = sorted(first.items(), key=lambda item: -len(item[1]))
     return ", ".join(f"{name} (by {', '.join(methods)})" for name, methods in agreed)
+
+
+def show_text(text: str) -> str:
+    """A passage as it stands, its spaces and lines kept; control and direction characters are made visible.
+
+    >>> show_text("a b\\nc\\u202ed") == "a b\\nc<202E>d"
+    True
+    """
+    out = []
+    for char in text:
+        hidden = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        out.append(f"<{ord(char):04X}>" if hidden and char not in "\n\t" and char not in _JOINERS else char)
+    return "".join(out)

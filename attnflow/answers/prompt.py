@@ -1,0 +1,224 @@
+"""What the model is given: a prompt as one text, its tokens with their characters, and the answer behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from attnflow.answers.sources import Piece, Span
+from attnflow.errors import InputError
+from attnflow.inputs.limits import position_limit
+from attnflow.inputs.naming import plain_tokenizer
+
+_GENERATED = "assistant"
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """A prompt as the model reads it.
+
+    Attributes:
+        text: all of it, with the template.
+        pieces: what the user wrote in it.
+        special: whether the tokenizer adds its own special tokens; a chat template has written them already.
+        split: into which sources it is split where the user did not say.
+        answer: an answer that the messages end with.
+    """
+
+    text: str
+    pieces: tuple[Piece, ...]
+    special: bool
+    split: Any = "sentences"
+    answer: str | None = None
+
+
+def read_prompt(tokenizer: Any, prompt: Any) -> Prompt:
+    """A str, chat messages, or a dict with context and question, as one text."""
+    if isinstance(prompt, str):
+        if not prompt.strip():
+            raise InputError("The prompt is empty: give a text, chat messages, or a dict with context and question.")
+        return Prompt(prompt, (Piece(0, len(prompt), "prompt"),), True)
+    if isinstance(prompt, Mapping):
+        return _from_dict(tokenizer, prompt)
+    if isinstance(prompt, Sequence) and prompt and all(isinstance(m, Mapping) and "role" in m for m in prompt):
+        return _from_messages(tokenizer, list(prompt))
+    raise InputError(
+        f"The prompt is a {type(prompt).__name__}: give a str, a list of messages "
+        "[{'role': 'user', 'content': '…'}], or {'context': '…', 'question': '…'}."
+    )
+
+
+def _from_messages(tokenizer: Any, messages: list[Mapping[str, Any]]) -> Prompt:
+    answer = None
+    if messages[-1]["role"] == _GENERATED and len(messages) > 1:
+        answer = "".join(_texts(messages[-1]))
+        messages = messages[:-1]
+    text = _rendered(tokenizer, messages)
+    pieces, at = [], 0
+    for number, message in enumerate(messages, 1):
+        for content in _texts(message):
+            found = next((c for c in (content, content.strip()) if c and text.find(c, at) >= 0), None)
+            if found is None:
+                continue
+            start = text.find(found, at)
+            at = start + len(found)
+            pieces.append(Piece(start, at, f"{message['role']} {number}"))
+    return Prompt(text, tuple(pieces), False, "messages", answer)
+
+
+def _texts(message: Mapping[str, Any]) -> list[str]:
+    """The texts of a message, whose content may be a list of texts and images."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, Sequence):
+        raise InputError(f"The message {dict(message)!r} has no content: give {{'role': 'user', 'content': '…'}}.")
+    return [str(part["text"]) for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+
+
+def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
+    holder = tokenizer if getattr(tokenizer, "chat_template", None) else plain_tokenizer(tokenizer)
+    if not getattr(holder, "chat_template", None):
+        raise InputError(
+            f"The prompt is a list of chat messages and the tokenizer ({type(holder).__name__}) has no chat template. "
+            "Give it the model's own:  tokenizer.chat_template = '…'  or a str as the prompt."
+        )
+    made = holder.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    return str(made)
+
+
+def _from_dict(tokenizer: Any, prompt: Mapping[str, Any]) -> Prompt:
+    unknown = set(prompt) - {"context", "question"}
+    if "context" not in prompt or unknown:
+        have = ", ".join(map(repr, prompt))
+        raise InputError(f"The prompt is a dict of {have}: give {{'context': '…', 'question': '…'}}.")
+    context, question = prompt["context"], str(prompt.get("question") or "")
+    named: dict[str, str] | None = None
+    if isinstance(context, Mapping):
+        named = {str(name): str(text) for name, text in context.items()}
+    elif isinstance(context, Sequence) and not isinstance(context, str):
+        named = {f"document {i}": str(text) for i, text in enumerate(context, 1)}
+    body = "\n\n".join(named.values()) if named is not None else str(context)
+    if not body.strip():
+        raise InputError("The context is empty: give the text in which the answer is to be found.")
+    content = f"{body}\n\n{question}" if question else body
+    chat = bool(getattr(plain_tokenizer(tokenizer), "chat_template", None))
+    text = _rendered(tokenizer, [{"role": "user", "content": content}]) if chat else content
+    at = text.find(body)
+    if at < 0:
+        raise InputError("The chat template changes the context, so that its characters are not found in the prompt.")
+    pieces = [Piece(at, at + len(body), "prompt")]
+    if question:
+        asked = text.find(question, at + len(body))
+        pieces.append(Piece(asked, asked + len(question), "question", "question"))
+    return Prompt(text, tuple(pieces), not chat, "sentences" if named is None else named)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The tokens of a prompt and of the answer behind it.
+
+    Attributes:
+        ids: of the prompt.
+        offsets: the characters of each of them in the prompt.
+        answer_ids: of the answer.
+        answer: its text.
+        answer_offsets: the characters of each of its tokens.
+        batch: what else the model is given, such as pixels.
+    """
+
+    ids: tuple[int, ...]
+    offsets: tuple[Span, ...]
+    answer_ids: tuple[int, ...] = ()
+    answer: str = ""
+    answer_offsets: tuple[Span, ...] = ()
+    batch: Mapping[str, Any] = field(default_factory=dict)
+
+
+def encoded(tokenizer: Any, text: str, special: bool, ends: bool) -> tuple[list[int], list[Span]]:
+    """Ids and their characters; ``ends``: keep special tokens behind the text, as an encoder wants them."""
+    plain = plain_tokenizer(tokenizer)
+    if plain is None:
+        raise InputError("An answer is attributed to a text, and tokenizer is None: pass the model's own.")
+    try:
+        made = plain(text, add_special_tokens=special, return_offsets_mapping=True, return_special_tokens_mask=True)
+    except NotImplementedError:
+        raise InputError(
+            f"The tokenizer ({type(plain).__name__}) cannot say which characters a token stands for. Load its fast "
+            f"form:  "
+            "AutoTokenizer.from_pretrained(name, use_fast=True)"
+        ) from None
+    ids, spans = list(made["input_ids"]), [(int(a), int(b)) for a, b in made["offset_mapping"]]
+    if special and not ends:
+        while ids and made["special_tokens_mask"][len(ids) - 1] and spans[len(ids) - 1][1] <= spans[len(ids) - 1][0]:
+            ids.pop()
+    return ids, spans[: len(ids)]
+
+
+def read_answer(tokenizer: Any, prompt: Prompt, ids: Sequence[int], answer: str, apart: bool) -> Reading:
+    """The answer's tokens as they stand behind the prompt, or ``apart``, in a decoder of their own."""
+    if not isinstance(answer, str) or not answer.strip():
+        raise InputError(
+            f"The answer is {answer!r}, which has no word to attribute. Give a text, or answer=None to let the model "
+            f"write."
+        )
+    if apart:
+        made, spans = encoded(tokenizer, answer, False, False)
+        return Reading(tuple(ids), (), tuple(made), answer, tuple(spans))
+    whole, spans = encoded(tokenizer, prompt.text + answer, prompt.special, False)
+    start = len(ids)
+    if whole[:start] != list(ids) or len(whole) == start:
+        plain = plain_tokenizer(tokenizer)
+        last, joined = plain.decode([ids[-1]]), plain.decode([whole[min(start, len(whole)) - 1]])
+        raise InputError(
+            f"The tokenizer splits the answer {answer[:20]!r} differently after the prompt: the prompt alone ends "
+            f"with the "
+            f"token {last!r}, with the answer behind it that place holds {joined!r}. Put the space in front of the "
+            f"answer:  "
+            f"attribute(model, tokenizer, {prompt.text.rstrip()[-12:]!r}, answer={' ' + answer.strip()[:12]!r})"
+        )
+    n = len(prompt.text)
+    behind = tuple((max(a - n, 0), max(b - n, 0)) for a, b in spans[start:])
+    return Reading(tuple(ids), (), tuple(whole[start:]), answer, behind)
+
+
+def read_generated(tokenizer: Any, ids: Sequence[int], made: Sequence[int]) -> Reading:
+    """The ids that the model itself wrote, without what ends them."""
+    plain = plain_tokenizer(tokenizer)
+    special = set(plain.all_special_ids)
+    kept = list(made)
+    while kept and kept[-1] in special:
+        kept.pop()
+    while kept and kept[0] in special:
+        kept.pop(0)
+    ends = [len(plain.decode(kept[: i + 1])) for i in range(len(kept))]
+    answer = plain.decode(kept)
+    if not answer.strip():
+        raise InputError(
+            "The model wrote nothing after this prompt. Give the answer:  attribute(model, tokenizer, prompt, "
+            "answer='…')"
+        )
+    # A letter may be spread over tokens: until it is whole, the text of the first of them is not a part of it.
+    ends = [min(e, len(answer)) for e in ends]
+    starts = [0, *ends[:-1]]
+    spans = tuple((min(a, b), b) for a, b in zip(starts, ends, strict=True))
+    return Reading(tuple(ids), (), tuple(kept), answer, spans)
+
+
+def check_length(model: Any, tokens: int, answer: int, apart: bool) -> None:
+    """Refuse what the model has no positions for."""
+    limit = position_limit(model)
+    total = tokens if apart else tokens + answer
+    if limit is not None and total > limit:
+        raise InputError(
+            f"The prompt has {tokens} tokens and the answer {answer}, and the model has {limit} positions. Leave "
+            f"{total - limit} tokens of the context out, or load a model for longer texts."
+        )
+
+
+def tensor(ids: Sequence[int], device: torch.device) -> torch.Tensor:
+    """``[1, n]``."""
+    return torch.tensor([list(ids)], dtype=torch.long, device=device)
