@@ -32,24 +32,75 @@ PAGE = ROOT / "docs" / "benchmarks" / "answers.md"
 
 DOCUMENTS = 6
 LENGTHS = (200, 500, 1000, 2000, 4000)
-TURNS = (200,) * 8 + (500,) * 4 + (1000,) * 2 + (2000,) + (200,) * 8 + (500,) * 4 + (1000,) * 2 + (4000,)
+TURNS = (
+    (200,) * 8 + (500,) * 3 + (1000,) + (200,) * 8 + (500,) * 3 + (1000, 2000) + (200,) * 8 + (500,) * 3 + (1000, 4000)
+)
 """The lengths of one round: short questions are many, so that a run that is stopped has seen every length."""
 
-METHODS = ("direct:alti", "direct", "raw", "raw:alti", "rollout", "gradient", "input_x_gradient")
+METHODS = ("direct:alti", "direct", "raw", "raw:alti")
+SLOWER = ("rollout", "gradient", "input_x_gradient")
+"""For every second question: a pass of their own, or more."""
+
 SHORT = ("direct:norm", "rollout:alti", "flow")
-"""Only up to 200 tokens: they need every row of every layer, or another pass."""
+"""For every eighth question of 200 tokens: they need every row of every layer, or another pass."""
 
 _THINGS = ("access code", "locker number", "room number", "ticket number", "badge number", "seat number")
-_SYLLABLES = ("ba", "do", "fen", "gil", "hu", "ka", "lor", "mi", "nav", "or", "pel", "qui", "ra", "sten", "tov",
-"ul", "vex", "zor")
-_SUBJECTS = ("The old harbour", "A narrow path", "The village market", "Her brother", "The small orchestra", "A grey
-heron",
-             "The night train", "Their garden", "The librarian", "A wooden bridge", "The baker", "An early frost")
-_VERBS = ("is known for", "stands next to", "was painted beside", "often reminds people of", "lies far from", "looks
-after",
-          "was moved closer to", "takes its name from")
-_OBJECTS = ("the quiet river", "the stone tower", "a row of tall trees", "the winter festival", "an empty square",
-            "the salt fields", "the southern gate", "the morning fog", "a blue lantern", "the glass workshop")
+_SYLLABLES = (
+    "ba",
+    "do",
+    "fen",
+    "gil",
+    "hu",
+    "ka",
+    "lor",
+    "mi",
+    "nav",
+    "or",
+    "pel",
+    "qui",
+    "ra",
+    "sten",
+    "tov",
+    "ul",
+    "vex",
+    "zor",
+)
+_SUBJECTS = (
+    "The old harbour",
+    "A narrow path",
+    "The village market",
+    "Her brother",
+    "The small orchestra",
+    "A grey heron",
+    "The night train",
+    "Their garden",
+    "The librarian",
+    "A wooden bridge",
+    "The baker",
+    "An early frost",
+)
+_VERBS = (
+    "is known for",
+    "stands next to",
+    "was painted beside",
+    "often reminds people of",
+    "lies far from",
+    "looks after",
+    "was moved closer to",
+    "takes its name from",
+)
+_OBJECTS = (
+    "the quiet river",
+    "the stone tower",
+    "a row of tall trees",
+    "the winter festival",
+    "an empty square",
+    "the salt fields",
+    "the southern gate",
+    "the morning fog",
+    "a blue lantern",
+    "the glass workshop",
+)
 
 
 def name(chance: random.Random) -> str:
@@ -108,7 +159,7 @@ def one(model: Any, tokenizer: Any, number: int, length: int) -> dict[str, Any]:
     line: dict[str, Any] = {"number": number, "length": length, "tokens": tokens, "gold": asked["gold"], "right": fine}
     if not fine:
         return line
-    methods = METHODS + (SHORT if length <= 200 and number % 4 == 0 else ())
+    methods = METHODS + (SLOWER if number % 2 == 0 else ()) + (SHORT if length <= 200 and number % 8 == 0 else ())
     found = attribute(
         model, tokenizer, asked["prompt"], asked["answer"], sources=asked["documents"], methods=methods, units="whole",
         check="all",
@@ -183,9 +234,9 @@ def report(path: Path) -> None:
         out.append(f"| {method} | " + " | ".join(cells) + " |")
     right_ones = sum(r["right"] for r in lines)
     table = "\n".join(out)
-    write_between(PAGE, "needles", f"{right_ones} questions that the model answers right, of {len(lines)} asked;
-    chance is "
-                  f"{1 / DOCUMENTS:.2f}; 95 % intervals (Wilson) in brackets.\n\n{table}")  # fmt: skip
+    chance = f"chance is {1 / DOCUMENTS:.2f}; 95 % intervals (Wilson) in brackets"
+    lead = f"{right_ones} questions that the model answers right, of {len(lines)} asked; {chance}."
+    write_between(PAGE, "needles", f"{lead}\n\n{table}")
     print(table)
 
 
@@ -229,6 +280,7 @@ def cost(model_name: str, tokens: int, what: str, answer: int = 64) -> None:
         **{m: (lambda r, m=m: read(r, m)) for m in ("direct", "direct:alti", "direct:norm", "rollout")},
     }
     if what == "leave-one-out":
+
         def way(r: Any) -> None:
             left = Without(r)
             step = r.prompt // 20

@@ -91,7 +91,8 @@ def _patches(ids: Sequence[int], places: list[int], images: int, made: Any) -> t
     if len(places) % images:
         raise InputError(f"{len(places)} image positions do not divide among {images} images: they are not patches.")
     each = len(places) // images
-    owners, sources = [-1] * len(ids), []
+    owners = [-1] * len(ids)
+    sources: list[Source] = []
     for number, place in enumerate(places):
         image, at = divmod(number, each)
         rows, columns = _grid(each, made, image)

@@ -22,8 +22,9 @@ from attnflow.comparing.plan import identity
 from attnflow.comparing.records import Layout
 from attnflow.comparing.runs import Run, Worker
 from attnflow.errors import InputError, SelectionError
+from attnflow.files import as_path
 from attnflow.inputs.datasets import Row, Rows
-from attnflow.inputs.tables import open_table
+from attnflow.inputs.tables import SUFFIXES, open_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -226,7 +227,7 @@ def cite(
 
 
 def _rows(dataset: Any, limit: int | None) -> Iterator[Row]:
-    items: Iterable[Any] = open_table(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+    items: Iterable[Any] = _table(dataset) if isinstance(dataset, str | os.PathLike) else dataset
     for number, item in enumerate(islice(iter(items), limit)):
         if not isinstance(item, Mapping) or not (item.get("context") or item.get("prompt")):
             raise InputError(
@@ -235,6 +236,15 @@ def _rows(dataset: Any, limit: int | None) -> Iterator[Row]:
             )
         asked = {name: _read(item[name]) for name in _KNOWN if item.get(name) is not None}
         yield Row(number, asked)
+
+
+def _table(name: str | os.PathLike[str]) -> Iterable[Any]:
+    path = as_path(name, "dataset")
+    if not path.is_file():
+        raise InputError(f"{path} is not a file: give one of questions, or a list of dicts.")
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}. Use one of: {', '.join(SUFFIXES)}.")
+    return open_table(path, path.suffix)
 
 
 def _read(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The command line: ``attnflow explain | answer | compare | rank | probe | audit | models | demo``; one file per command."""
+"""The command line: ``attnflow explain``, ``answer``, ``compare``, ``rank`` and others; one file per command."""
 
 from __future__ import annotations
 

@@ -45,15 +45,15 @@ def answer_page(found: Attribution) -> str:
 def page_data(found: Attribution) -> dict[str, Any]:
     """All that the page's script reads."""
     return {
-        "method": found.method,
-        "methods": list(found.scores),
+        "method": show_line(found.method),
+        "methods": [show_line(m) for m in found.scores],
         "units": [{"kind": u.kind, "text": show_line(u.text)[:120]} for u in found.units],
         "sources": [
             {"name": show_line(s.name), "kind": s.kind, "text": show_line(s.text)[:160]} for s in found.sources
         ],
-        "shares": {m: _rounded(found.shares(m)) for m in found.scores},
-        "rest": {m: {k: _rounded(v) for k, v in found.rest(m).items()} for m in found.scores},
-        "checks": {way: _rounded(c) for way, c in found.checks.items()},
+        "shares": {show_line(m): _rounded(found.shares(m)) for m in found.scores},
+        "rest": {show_line(m): {k: _rounded(v) for k, v in found.rest(m).items()} for m in found.scores},
+        "checks": {show_line(way): _rounded(c) for way, c in found.checks.items()},
     }
 
 

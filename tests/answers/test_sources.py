@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ def test_a_split_gives_every_character_to_one_part(split, text):
         assert spans == []
         return
     assert spans[0][0] == 0 and spans[-1][1] == len(text)
-    assert all(a < b for a, b in spans) and all(b == c for (_, b), (c, _) in zip(spans, spans[1:], strict=False))
+    assert all(a < b for a, b in spans) and all(b == c for (_, b), (c, _) in pairwise(spans))
     assert all(text[a:b].strip() for a, b in spans)
 
 

@@ -49,6 +49,7 @@ def opened(browser, tmp_path, found, scheme="file"):
     path = tmp_path / "page.html"
     found.to_html(path, overwrite=True)
     page = browser.new_page(viewport={"width": 1300, "height": 850})
+    page.set_default_timeout(120_000)
     page.problems = []
     page.on("pageerror", lambda e: page.problems.append(str(e)))
     page.on("console", lambda m: page.problems.append(m.text) if m.type == "error" else None)

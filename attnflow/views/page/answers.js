@@ -31,18 +31,24 @@ function node(name, kind, text) {
   return made;
 }
 
+/** Of thousands of words most stay pale: only those that change are touched. */
+const tinted = new Map();
+function tint(e, weight, chosen) {
+  const now = `${weight.toFixed(2)} ${chosen}`;
+  if (tinted.get(e) === now) return;
+  tinted.set(e, now);
+  e.style.setProperty("--w", weight.toFixed(2));
+  e.classList.toggle("chosen", chosen);
+}
+
 function draw() {
   const u = unitNow(), shares = D.shares[S.method][u];
   const top = Math.max(...shares, 1e-12);
-  for (const [i, e] of sources) {
-    e.style.setProperty("--w", (Math.max(shares[i], 0) / top).toFixed(3));
-    e.classList.toggle("chosen", i === S.source);
-  }
+  for (const [i, e] of sources) tint(e, Math.max(shares[i], 0) / top, i === S.source);
   const fed = S.source === null ? null : D.shares[S.method].map((row) => row[S.source]);
   const most = fed === null ? 1 : Math.max(...order.map((v) => fed[v]), 1e-12);
   for (const [v, e] of units) {
-    e.style.setProperty("--w", fed === null ? 0 : (Math.max(fed[v], 0) / most).toFixed(3));
-    e.classList.toggle("chosen", v === S.unit && S.unit !== 0);
+    tint(e, fed === null ? 0 : Math.max(fed[v], 0) / most, v === S.unit && S.unit !== 0);
     e.setAttribute("aria-pressed", v === S.unit);
   }
   $("whole").setAttribute("aria-pressed", S.unit === 0);
