@@ -333,7 +333,7 @@ def _generated(
         options["pad_token_id"] = end[0] if isinstance(end, list) else end
     with undisturbed(model) as module, torch.no_grad(), model_errors(module, batch):
         made = module.generate(**batch, **options)  # type: ignore[operator]
-    row = made[0].tolist()
+    row: list[int] = made[0].tolist()
     return row if apart else row[len(ids) :]
 
 

@@ -16,6 +16,7 @@ import torch
 
 from attnflow.answers.reading import Run, make_run, plain_run, takes
 from attnflow.errors import SelectionError
+from attnflow.inputs.limits import text_config
 from attnflow.inputs.running import model_errors, undisturbed
 
 WAYS = ("mask", "removal")
@@ -52,7 +53,7 @@ class Without:
             not getattr(x, "is_sliding", False) and getattr(getattr(x, "keys", None), "ndim", 0) == 4
             and x.keys.shape[2] == n and x.values.shape[2] == n for x in layers
         )  # fmt: skip
-        chunks = getattr(run.model.config.get_text_config(), "attention_chunk_size", None)
+        chunks = getattr(text_config(run.model), "attention_chunk_size", None)
         return layers if plain and not chunks else None
 
     def positions(self, left_out: Sequence[int]) -> npt.NDArray[np.float64]:

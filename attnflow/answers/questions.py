@@ -140,7 +140,8 @@ class Cited:
 
     def records(self) -> pd.DataFrame:
         """All records."""
-        return self.table.to_pandas()
+        found: pd.DataFrame = self.table.to_pandas()
+        return found
 
     def to_frame(self) -> pd.DataFrame:
         """By method: how often the greatest source is gold, with its 95 % interval (Wilson), and the mean 1 / rank."""

@@ -80,7 +80,8 @@ class Run:
         """``[tokens]``: log p of each token of the answer."""
         logits = outputs.logits[0, -len(self.answer) :] if not self.apart else outputs.logits[0, : len(self.answer)]
         target = torch.tensor(self.answer, device=logits.device)
-        return logits.float().log_softmax(-1).gather(-1, target[:, None])[:, 0]
+        found: torch.Tensor = logits.float().log_softmax(-1).gather(-1, target[:, None])[:, 0]
+        return found
 
 
 def make_run(

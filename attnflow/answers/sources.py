@@ -7,6 +7,7 @@ sentences belongs to the one before it. What no source holds is the template.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -220,9 +221,13 @@ def owners_of(offsets: Sequence[Span], text: str, found: Sequence[Source]) -> li
 
     A token belongs to the source in which its first letter stands, or its first character if it has none.
     """
+    # Sources stand in the order of the text and do not overlap.
+    spans = [(s.start, s.end, i) for i, s in enumerate(found) if s.kind != "patch"]
+    starts = [start for start, _, _ in spans]
     out = []
     for start, end in offsets:
-        letters = next((p for p in range(start, end) if not text[p].isspace()), start)
-        inside = [i for i, s in enumerate(found) if s.kind != "patch" and s.start <= letters < s.end]
-        out.append(inside[0] if inside and end > start else -1)
+        letter = next((p for p in range(start, end) if not text[p].isspace()), start)
+        at = bisect_right(starts, letter) - 1
+        held = at >= 0 and end > start and letter < spans[at][1]
+        out.append(spans[at][2] if held else -1)
     return out

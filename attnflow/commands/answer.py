@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnflow.commands.console import listed, quiet, status
+from attnflow.commands.console import listed, quiet, show, status
 from attnflow.errors import InputError
 from attnflow.formats import check_file, suffixes, write_file
 
@@ -41,8 +41,27 @@ def answer_command(
     max_new_tokens: Annotated[int | None, typer.Option(help="How much the model may write.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help=f"Write to a file: {ENDINGS}.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Many questions: a file with columns context, question, answer, gold; --out is a folder then."
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="With --data: only so many questions.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="With --data: continue the run in the folder.")] = False,
+    skip_errors: Annotated[
+        bool, typer.Option("--skip-errors", help="With --data: leave out questions that cannot be done.")
+    ] = False,
+    engine: Annotated[str, typer.Option(help="With --data: local, or ray for many machines.")] = "local",
+    workers: Annotated[int | None, typer.Option(help="Number of workers with ray.")] = None,
 ) -> None:
     """Attribute an answer to the sentences, paragraphs, documents or messages of its context."""
+    if data is not None:
+        _refuse_single(context, prompt, messages, answer)
+        run = {"limit": limit, "resume": resume, "engine": engine, "workers": workers, "out": out}
+        wanted = {"sources": sources, "methods": methods, "check": check, "check_by": check_by}
+        _questions(model, data, wanted, "skip" if skip_errors else "raise", max_new_tokens, run)
+        return
     check_file("--out", out, PARTS, overwrite)
     given = prompt_of(context, question, prompt, messages)
     from attnflow.answers.attribute import attribute
@@ -63,6 +82,36 @@ def answer_command(
         parts = {"page": found.to_html, "json": found.to_json, "frame": found.to_frame, "table": found.to_frame}
         write_file(out, parts, overwrite)
         typer.echo(f"Written: {out.resolve()}")
+
+
+def _refuse_single(*given: Any) -> None:
+    """--data brings prompts and answers of its own."""
+    if any(given):
+        raise InputError(
+            "--data was given and so was one prompt or answer: the file has columns for them. Leave --context, "
+            "--prompt, --messages and --answer out."
+        )
+
+
+def _questions(
+    model: str, data: Path, wanted: dict[str, Any], on_error: str, max_new_tokens: int | None, run: dict[str, Any]
+) -> None:
+    from attnflow.answers.questions import cite
+
+    quiet()
+    methods = None if wanted["methods"] is None else listed(wanted["methods"])
+    found = cite(
+        model, None, data, sources=wanted["sources"], methods=methods, check=_check(wanted["check"]),
+        check_by=wanted["check_by"], max_new_tokens=max_new_tokens, on_error=on_error, show_progress=True, **run,
+    )  # fmt: skip
+    table = found.to_frame()
+    show(list(table.columns), [[_cell(v) for v in row] for row in table.itertuples(index=False)], str(found))
+    for number, reason in list(found.failed.items())[:5]:
+        typer.echo(f"question {number} left out: {reason}", err=True)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def prompt_of(context: list[str] | None, question: str | None, prompt: str | None, messages: Path | None) -> Any:

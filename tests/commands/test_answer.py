@@ -80,3 +80,26 @@ def test_errors_are_one_paragraph(folder, capsys):
     with pytest.raises(SystemExit):
         main(["answer", str(folder), "--prompt", "The key of ", "--answer", "Lora"])
     assert "differently after the prompt" in " ".join(capsys.readouterr().err.split())
+
+
+def test_many_questions(folder, tmp_path):
+    file = tmp_path / "questions.jsonl"
+    rows = [{"context": CONTEXT, "question": QUESTION, "answer": "red", "gold": n} for n in (0, 1)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    given = [
+        "answer",
+        str(folder),
+        "--data",
+        str(file),
+        "--methods",
+        "direct",
+        "--check",
+        "0",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.output
+    assert "precision" in done.output and "0.500" in done.output and (tmp_path / "run" / "settings.json").exists()
+    with pytest.raises(InputError, match="--data was given and so was one prompt"):
+        CliRunner().invoke(app, [*given, "--prompt", "x"], catch_exceptions=False)
