@@ -175,7 +175,8 @@ class League:
             low, high = interval(known, self.bootstrap, self.seed)
             rows.append([*line, self.name(line), self._role(line), means[i], low, high, self._seconds(line[0])])
         frame = pd.DataFrame(rows, columns=[*LINE, "name", "role", "wins", "low", "high", "seconds"])
-        frame["ties"] = [float(self.records.groupby(LINE)["ties"].mean()[line]) for line in self.lines]
+        ties = self.records.groupby(LINE)["ties"].mean()
+        frame["ties"] = [float(ties[line]) for line in self.lines]
         frame["randomised"] = [self.survival(line) for line in self.lines]
         p = [np.nan if i == random else paired(wins[:, i], wins[:, random]) for i in range(len(self.lines))]
         frame["p"] = holm(np.array(p))

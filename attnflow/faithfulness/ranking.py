@@ -21,7 +21,7 @@ def orders(scores: Floats, draws: int = DRAWS, seed: int | tuple[int, ...] = 0) 
     >>> orders(np.array([0.1, 0.7, 0.2]))
     array([[1, 2, 0]])
     >>> orders(np.array([0.5, 0.5, 0.9]), draws=2).tolist()
-    [[2, 0, 1], [2, 1, 0]]
+    [[2, 1, 0], [2, 0, 1]]
     """
     known = np.where(np.isnan(scores), -np.inf, scores)
     if len(np.unique(known)) == len(known):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow.comparing.comparison import _latex, _new_axes
-from attnflow.faithfulness.plan import RANDOM
+from attnflow.faithfulness.plan import LENGTH, RANDOM
 from attnflow.faithfulness.registry import MEASURES
 from attnflow.formats import as_written, figure_bytes, page
 from attnflow.significance import LEVEL
@@ -32,7 +32,7 @@ def verdict(standings: pd.DataFrame, examples: int) -> str:
     parts = [_choice(ranked, beating, examples), _chance(ranked, beating)]
     if standings["wins"].isna().all():
         parts = ["These measures rank no method: a score that never changes would win them."]
-    survivors = [str(r.name_) for r in _named(standings) if r.randomised >= SURVIVES]
+    survivors = [str(r.name_) for r in _named(standings) if r.randomised >= SURVIVES and r.method != LENGTH]
     if survivors:
         parts.append(
             f"{_joined(survivors)} {'keep their' if len(survivors) > 1 else 'keeps its'} ranking when all weights of "

@@ -18,6 +18,7 @@ from attnflow.faithfulness.variants import Variants, group
 from attnflow.faithfulness.worker import goal_of
 from attnflow.inputs.example import one_example
 from attnflow.inputs.running import undisturbed
+from attnflow.numbers import at_least, word
 from attnflow.relevance import Relevance
 from attnflow.scoring.blankout import settle_blank
 from attnflow.select import pick_layer
@@ -63,6 +64,7 @@ def measure(
     """
     import pandas as pd
 
+    _check(draws, steps, batch_size)
     chosen = find_measures(measures)
     unfit = next((m for m in chosen if m.needs != "blank"), None)
     if unfit is not None:
@@ -116,14 +118,20 @@ def curve(
     >>> x.tolist(), y.shape
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], (6,))
     """
-    if kind not in ("deletion", "insertion"):
+    if word(kind, "kind") not in ("deletion", "insertion"):
         raise SelectionError(f"kind={kind!r} is not known. Use 'deletion' or 'insertion'.")
+    _check(draws, steps, batch_size)
     with undisturbed(model) as module:
         example = one_example(module, tokenizer, text)
         variants = Variants(example, goal_of(example, target, position), group(example, "token"), batch_size)
         row = _row(scores, layer, len(example.tokens), _name(scores))[variants.units]
         case = Case(row, variants, settle_blank(example, blank), draws, seed, steps)
         return curves.deletion_curve(case) if kind == "deletion" else curves.insertion_curve(case)
+
+
+def _check(draws: int, steps: int, batch_size: int) -> None:
+    for name, value in (("draws", draws), ("steps", steps), ("batch_size", batch_size)):
+        at_least(value, 1, name)
 
 
 def _at(function: Callable[[Case], float] | None, case: Case, blank: str | int) -> float:
@@ -147,7 +155,12 @@ def _row(scores: Scores, layer: int, count: int, name: str) -> Floats:
         at = 0 if scores.layers == ("input",) else pick_layer(layer, scores.layers)
         found = np.asarray(scores.scores[at], np.float64)
     else:
-        found = np.asarray(scores, np.float64)
+        try:
+            found = np.asarray(scores, np.float64)
+        except (TypeError, ValueError):
+            raise ShapeError(
+                f"{name} is a {type(scores).__name__}: give a Relevance, or one number per token."
+            ) from None
     if found.shape != (count,):
         raise ShapeError(f"{name} has {list(found.shape)} scores, and the text has {count} tokens: give one for each.")
     return found

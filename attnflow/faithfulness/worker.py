@@ -157,10 +157,9 @@ class Judge:
             example = replace(self.example, model=copy, cache={})
             scorer = replace(self.scorer, example=example)
             for entry in entries:
-                if entry.call is None:
-                    continue
-                after, before = _at(scorer.score(entry.call), entry.layer)[units], entry.scores[units]
-                yield self.record(entry, RANDOMISATION, stage, _spearman(before, after))
+                # The baselines ask no model, so that nothing changes for them.
+                after = entry.scores if entry.call is None else _at(scorer.score(entry.call), entry.layer)
+                yield self.record(entry, RANDOMISATION, stage, _spearman(entry.scores[units], after[units]))
 
 
 class RankWorker(Worker):

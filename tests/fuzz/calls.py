@@ -24,7 +24,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import attnflow
-from attnflow import Attention, AttnFlowError, Relevance, audit
+from attnflow import Attention, AttnFlowError, Relevance, audit, faithfulness
 from attnflow.comparing.comparison import Comparison
 from attnflow.inputs.datasets import open_data
 from attnflow.tokens import Tokens
@@ -237,6 +237,7 @@ def quick() -> dict[str, Spec]:
         "Relevance.load": (Relevance.load, [path], {}, None),
         "Attention.load": (Attention.load, [path], {}, None),
         "Comparison.load": (Comparison.load, [path], {}, None),
+        "League.load": (faithfulness.League.load, [path], {}, None),
         "open_data": (lambda *given, **options: list(open_data(*given, **options)),
                       [st.one_of(st.lists(st.one_of(text, odd), max_size=3), path, odd)],
                       {"text_column": st.one_of(st.none(), text), "target_column": st.one_of(st.none(), text),
@@ -304,6 +305,20 @@ def ran() -> dict[str, Spec]:
             "max_length": length, "limit": st.sampled_from([None, 1, 2, 0]), "k": st.integers(0, 4),
             "on_error": st.sampled_from(["raise", "skip", "x"]), "batch_size": st.integers(0, 4),
             "bootstrap": st.sampled_from([0, 10, -1]), "engine": st.sampled_from(["local", "x"])}, None),
+        "rank": (attnflow.rank, [model, tok, data], {
+            "methods": st.sampled_from(["raw", ("rollout", "gradient"), "x", (), {"a": {"method": "raw"}}, {"a": 5}]),
+            "measures": st.sampled_from([None, "deletion", ("pointing",), "infidelity", "max_sensitivity", "x", ()]),
+            "blank": st.sampled_from([("auto", "delete"), ("pad", 3), "mask", (), ("x", "delete"), (99, "delete")]),
+            "task": st.sampled_from([None, None, None, "verb-number", "x"]), "layers": layer, "position": position,
+            "unit": st.sampled_from(["token", "word", "x"]), "draws": st.sampled_from([10, 0]), "steps": ints,
+            "randomised": ints, "max_length": length, "limit": st.sampled_from([None, 1, 0]), "batch_size": ints,
+            "truth_column": st.sampled_from([None, "text"]), "bootstrap": st.sampled_from([0, 10, -1])}, None),
+        "faithfulness.measure": (faithfulness.measure, [model, tok, given_text, numbers], {
+            "measures": st.sampled_from(["deletion", "pointing", "x", ()]), "layer": ints, "target": target,
+            "blank": st.sampled_from(["auto", "delete", 3, 99, "x", ()]), "position": position, "draws": ints,
+            "steps": ints, "seed": ints, "batch_size": ints}, None),
+        "faithfulness.curve": (faithfulness.curve, [model, tok, given_text, numbers], {
+            "kind": st.sampled_from(["deletion", "insertion", "x"]), "draws": ints, "steps": ints, "seed": ints}, None),
         "audit.permutation": (audit.permutation, [model, tok, data], {
             "layers": st.one_of(layer, st.just("all")), "permutations": st.integers(-1, 3), "seed": ints,
             "max_length": length}, None),
