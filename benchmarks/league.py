@@ -2,9 +2,11 @@
 
     python benchmarks/league.py run NAME --work FOLDER [--model FOLDER] [--data FILE] [--limit 100]
     python benchmarks/league.py page --work FOLDER
+    python benchmarks/league.py time --model FOLDER --data FILE [--limit 40]
 
 ``run`` makes the records of one league (they are in FOLDER/NAME, and a run that was stopped goes on). ``page`` reads
 all leagues that are there, finished or not, and writes docs/data/league-*.csv, and figure and tables of docs/league.md.
+``time`` measures what a league of 12 methods × 5 measures costs, and how much methods share: docs/benchmarks/league.md.
 
 NAME is one of
 
@@ -19,11 +21,13 @@ NAME is one of
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from league_page import write_page
+from report import write
 
 from attnflow import rank
 from attnflow.attention import EDGES
@@ -32,6 +36,10 @@ from attnflow.scoring.registry import with_edges
 
 COMPOSED = ("raw", "rollout", "flow", "direct")
 TRUTH = WITH_TRUTH[:3]
+TWELVE = (
+    "raw", "rollout", "flow", "direct", "rollout:norm", "rollout:alti", "flow:alti", "rollout:gradient", "gradient",
+    "input_x_gradient", "integrated_gradients", "blankout",
+)  # fmt: skip
 
 
 def methods(small: bool = False) -> dict[str, dict[str, Any]]:
@@ -85,11 +93,41 @@ def run(name: str, work: Path, folder: str | None, data: str | None, limit: int)
     print(result, result.settings.get("examples", ""))
 
 
+def clock(folder: str, data: str, limit: int) -> None:
+    """Seconds per text of 12 methods × 5 measures, and how many texts the model is given for 1 and for 10 methods."""
+    model, tokenizer = load("", folder)
+    torch.set_num_threads(2)
+    shared: dict[str, Any] = {"data": data, "max_length": 128, "on_error": "skip"}
+    rank(model, tokenizer, methods=TWELVE, limit=2, **shared)  # compiles what is compiled
+    start = time.perf_counter()
+    league = rank(model, tokenizer, methods=TWELVE, limit=limit, show_progress=True, **shared)
+    each = (time.perf_counter() - start) / limit
+    rows: list[list[object]] = [["12 methods × 5 measures, seconds per text", f"{each:.2f}"]]
+    rows.append(["the same for 500 texts, minutes", f"{500 * each / 60:.1f}"])
+    tokens = league.records.groupby("example")["n"].first().mean()
+    rows.append(["tokens per text, without special ones", f"{tokens:.1f}"])
+    counted = {}
+    for count in (1, 10):
+        few = rank(model, tokenizer, methods=TWELVE[1 : 1 + count], measures=DEFAULT[:4], limit=10, **shared)
+        counted[count] = few.records.groupby("example")[["variants", "passes"]].first().mean()
+    for what in ("variants", "passes"):
+        one, ten = counted[1][what], counted[10][what]
+        name = {"variants": "blanked texts that are run", "passes": "forward passes"}[what]
+        rows.append([f"{name} per text, AOPC and curves of 1 method", f"{one:.0f}"])
+        rows.append([f"{name} per text, of 10 methods", f"{ten:.0f} ({ten / one:.2f} ×)"])
+    text = (
+        f"SST-2 on MiniLM, {limit} sentences, two threads; the random ranking, the length of tokens and raw attention "
+        "are always there. The minutes for 500 texts are computed from the seconds per text, not measured."
+    )
+    command = f"python benchmarks/league.py time --model FOLDER --data test.tsv --limit {limit}"
+    write("league", "Cost of a league", ["what", "value"], rows, text, command)
+
+
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("action", choices=["run", "page"])
+    parse.add_argument("action", choices=["run", "page", "time"])
     parse.add_argument("name", nargs="?")
-    parse.add_argument("--work", type=Path, required=True)
+    parse.add_argument("--work", type=Path, default=Path("build/league"))
     parse.add_argument("--model")
     parse.add_argument("--data")
     parse.add_argument("--limit", type=int, default=100)
@@ -97,6 +135,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.action == "page":
         write_page(given.work, Path(__file__).parent.parent / "docs")
+    elif given.action == "time":
+        clock(given.model, given.data, given.limit)
     elif given.name is None:
         parse.error("run needs the NAME of a league")
     else:
