@@ -14,7 +14,10 @@ from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, suffixes, write_file
 from attnflow.scoring import registry
 
-BY_DEFAULT = ", ".join(registry.names("attention", shown=True))
+BY_DEFAULT = ", ".join([*registry.names("attention", shown=True), registry.BEST])
+WHY = (
+    f"{registry.BEST}: first in the league of faithfulness (docs/league.md). For your model:  attnflow rank MODEL DATA"
+)
 PARTS = ("page", "figure", "frame", "json", "record")
 ENDINGS = ", ".join(suffixes(*PARTS))
 
@@ -63,7 +66,8 @@ def explain_command(
     chosen = registry.with_edges(method or shown, edges or ())
     names = tuple(registry.find(name, argument="--method").name for name in dict.fromkeys(chosen))
     options = {"heads": _heads(heads), "residual": residual_of(residual), "position": position_of(position, words=True)}
-    wanted = Request(names, options, layer, words, drop_special, out, overwrite)
+    best = registry.BEST if method is None and not names_one(out) else None
+    wanted = Request(names, options, layer, words, drop_special, out, overwrite, best)
     wanted.check()
     quiet()
     with status(f"Loading {model}"):
@@ -74,6 +78,11 @@ def explain_command(
 def is_page(out: Path | None) -> bool:
     """True if ``out`` is to be a page, which shows every method and head."""
     return out is not None and out.suffix == ".html"
+
+
+def names_one(out: Path | None) -> bool:
+    """True if ``out`` is a file that holds one result."""
+    return out is not None and out.suffix == ".safetensors"
 
 
 def _heads(value: str) -> str | int | list[int]:
@@ -96,6 +105,7 @@ class Request:
         layer: the layer of the table, by its true number.
         words, drop_special: how tokens are shown.
         out: the file, if one is wanted.
+        best: a method to show beside them, where it can be computed: what the league says to look at.
     """
 
     methods: tuple[str, ...]
@@ -105,11 +115,12 @@ class Request:
     drop_special: bool = False
     out: Path | None = None
     overwrite: bool = False
+    best: str | None = None
 
     def check(self) -> None:
         """Refuse what cannot be written before a model is loaded."""
         check_file("--out", self.out, PARTS, self.overwrite)
-        if self.out is not None and self.out.suffix == ".safetensors" and len(self.methods) > 1:
+        if names_one(self.out) and len(self.methods) > 1:
             raise AttnFlowError(
                 f"--out {self.out} holds one result, and {len(self.methods)} methods are asked for. "
                 f"Choose one:  --method {self.methods[-1]}"
@@ -117,14 +128,28 @@ class Request:
 
     def run(self, model: Any, tokenizer: Any, text: str) -> None:
         """Run the model once, show the table, write the file."""
-        from attnflow.scoring.explain import explain
-
         with status("Running the model"):
-            page = is_page(self.out)
-            results = explain(model, tokenizer, text, methods=self.methods, every_head=page, **self.options)
+            results, said = self._explained(model, tokenizer, text)
         self._show(results)
+        if said:
+            Console(soft_wrap=True).print(said, style="dim", markup=False, highlight=False)
         if self.out is not None:
             self._write(results, self.out)
+
+    def _explained(self, model: Any, tokenizer: Any, text: str) -> tuple[Any, str]:
+        """(results, what is said about the best method): where that one cannot be computed, the others are shown."""
+        from attnflow.scoring.explain import explain
+
+        options = {"every_head": is_page(self.out), **self.options}
+        if self.best is not None:
+            try:
+                return explain(model, tokenizer, text, methods=(*self.methods, self.best), **options), WHY
+            except AttnFlowError as error:
+                reason = str(error).splitlines()[0]
+                return explain(
+                    model, tokenizer, text, methods=self.methods, **options
+                ), f"Without {self.best}: {reason}"
+        return explain(model, tokenizer, text, methods=self.methods, **options), ""
 
     def _show(self, results: Any) -> None:
         from attnflow.views.terminal import show_results

@@ -168,10 +168,20 @@ _BUILT_IN = (
            {"method": "input_x_gradient"}),
     Method("integrated_gradients", gradient_of, "model", "Gradients along a path from a baseline.",
            "Sundararajan et al. 2017", {"method": "integrated_gradients"}),
+    *(
+        Method(f"{name}-signed", gradient_of, "model", f"{what}, with its sign: for or against the target.", paper,
+               {"method": name, "reduce": "sum"})
+        for name, what, paper in (
+            ("input_x_gradient", "Gradient times embedding", _JAIN),
+            ("integrated_gradients", "Integrated gradients", "Sundararajan et al. 2017"),
+        )
+    ),
     Method("gradient_shap", gradient_of, "model", "Gradients at random points towards a baseline.",
            "Lundberg & Lee 2017", {"method": "gradient_shap"}),
     Method("blankout", blankout_of, "model", "How much the output changes without an input.", _ABNAR,
            shown=True),
+    Method("blankout-signed", blankout_of, "model", "Blank-out with its sign: for or against the target.", _ABNAR,
+           {"signed": True}),
     *(
         Method(f"blankout-{blank}", blankout_of, "model", f"Blank-out: {what}.", paper, {"blank": blank})
         for blank, what, paper in (
@@ -183,6 +193,8 @@ _BUILT_IN = (
         )
     ),
 )  # fmt: skip
+BEST = "integrated_gradients-signed"
+"""The method that came first in the leagues of ``docs/league.md`` that judge by what the model loses."""
 _REGISTRY: dict[str, Method] = {method.name: method for method in _BUILT_IN}
 
 

@@ -48,6 +48,24 @@ def test_the_task_of_the_package(capsys, tmp_path):
     assert csv.read_text().startswith("method,")
 
 
+def test_explain_shows_the_best_of_the_league_and_says_why(saved, tmp_path, capsys):
+    from attnflow.scoring.registry import BEST
+
+    with pytest.raises(SystemExit):
+        main(["explain", str(saved), "the key is on the table"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"{BEST}: first in the league of faithfulness (docs/league.md)" in out and "rollout" in out
+    with pytest.raises(SystemExit):
+        main(["explain", str(saved), "the key is on the table", "--method", "raw"])
+    assert "league" not in capsys.readouterr().out, "whoever names methods gets these"
+    tiny("bert-mlm").save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", str(tmp_path), "the key is on the table"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0 and f"Without {BEST}: BertForMaskedLM predicts at each of 8 positions" in out
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
