@@ -6,6 +6,7 @@ import numpy as np
 
 from attnflow.correlation import coefficients, is_constant
 from attnflow.faithfulness.case import Case
+from attnflow.faithfulness.ranking import orders
 
 
 def leave_one_out(case: Case) -> float:
@@ -17,6 +18,9 @@ def leave_one_out(case: Case) -> float:
     drop, known = case.variants.one_out(case.blank), ~np.isnan(case.scores)
     if is_constant(drop[known]):
         return float("nan")
-    if is_constant(case.scores[known]):
+    scores = case.scores[known]
+    if case.draws == 1:
+        scores = -np.argsort(orders(scores, 1, case.seed)[0]).astype(np.float64)
+    elif is_constant(scores):
         return 0.0
-    return float(coefficients(case.scores[known][None], drop[known], "kendall")[0])
+    return float(coefficients(scores[None], drop[known], "kendall")[0])

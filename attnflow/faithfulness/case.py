@@ -46,6 +46,12 @@ class Case:
         """``[draws, units]``: best first."""
         return orders(self.scores, self.draws, self.seed)
 
+    @property
+    def settled(self) -> bool:
+        """True if no two scores are equal, so that there is nothing to draw."""
+        both = [self.scores] if self.pointed is None else [self.scores, self.pointed]
+        return all(len(np.unique(row[~np.isnan(row)])) == len(row) for row in both)
+
     def rng(self, purpose: int) -> np.random.Generator:
         """Chance for one purpose, the same for every method of the example."""
         seed = self.seed if isinstance(self.seed, tuple) else (self.seed,)

@@ -95,13 +95,21 @@ class League:
 
     @cached_property
     def _cube(self) -> Floats:
-        """``[examples, lines, columns]``: the values, NaN where there is none."""
+        """``[examples, lines, columns]``: the means over the draws, NaN where there is none."""
+        return self._numbers("value")
+
+    @cached_property
+    def _drawn(self) -> Floats:
+        """The same for the first draw alone: one ranking of each line, which is what lines are compared by."""
+        return self._numbers("drawn")
+
+    def _numbers(self, name: str) -> Floats:
         frame = self.records
         numbers = {e: i for i, e in enumerate(sorted(frame["example"].unique()))}
         lines = {line: i for i, line in enumerate(self.lines)}
         columns = {column: i for i, column in enumerate(self.columns)}
         out = np.full((len(numbers), len(lines), len(columns)), np.nan)
-        for e, m, at, measure, kind, value in frame[["example", *LINE, *COLUMN, "value"]].itertuples(index=False):
+        for e, m, at, measure, kind, value in frame[["example", *LINE, *COLUMN, name]].itertuples(index=False):
             column = columns.get((measure, kind))
             if column is not None:
                 out[numbers[e], lines[(m, at)], column] = value
@@ -127,7 +135,7 @@ class League:
                     continue
                 low, high = interval(known, self.bootstrap, self.seed)
                 judged = MEASURES[measure].judged and i != random
-                p = paired(values, cube[:, random, j]) if judged else np.nan
+                p = paired(self._drawn[:, i, j], self._drawn[:, random, j]) if judged else np.nan
                 apart = float(np.nanmean(values - cube[:, random, j])) if judged else np.nan
                 rows.append([*line, measure, kind, known.mean(), low, high, len(known), apart, p, float(ties[line])])
         names = [*LINE, *COLUMN, "mean", "low", "high", "n", "difference", "p", "ties"]
@@ -138,13 +146,14 @@ class League:
     def wins(self) -> Floats:
         """``[examples, lines]``: the share of other methods that a line beats, the mean over measures and kinds.
 
-        Blank-out is no opponent: it asks what the measures ask, and stands beside as a ceiling.
+        Single rankings meet: of the random one, and of scores with ties, the first draw. Blank-out is no opponent: it
+        asks what the measures ask, and stands beside as a ceiling.
         """
         opponents = np.array([not self.is_ceiling(method) for method, _ in self.lines])
         parts = []
         for j, (measure, _) in enumerate(self.columns):
             if MEASURES[measure].judged:
-                values = self._cube[:, :, j]
+                values = self._drawn[:, :, j]
                 parts.append(duels(values if MEASURES[measure].higher else -values, opponents))
         if not parts:  # stability and randomisation alone rank nothing
             return np.full(self._cube.shape[:2], np.nan)

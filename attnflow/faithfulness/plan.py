@@ -35,6 +35,7 @@ COLUMNS = {
     "measure": "string",
     "kind": "string",
     "value": "double",
+    "drawn": "double",
     "n": "int32",
     "ties": "double",
     "passes": "int32",

@@ -139,15 +139,15 @@ class Judge:
                 if measure.name == "leave_one_out" and entry.is_blankout:
                     continue
                 for kind, blank in kinds.items():
-                    value = _value(measure, replace(case, blank=blank), entry.method == RANDOM)
-                    yield self.record(entry, measure.name, kind, value)
+                    value, drawn = _values(measure, replace(case, blank=blank), entry.method == RANDOM)
+                    yield self.record(entry, measure.name, kind, value, drawn)
 
-    def record(self, entry: Entry, measure: str, kind: str | None, value: float) -> dict[str, Any]:
-        """One number, with the share of ties among the scores that it judges."""
+    def record(self, entry: Entry, measure: str, kind: str | None, value: float, drawn: float) -> dict[str, Any]:
+        """One number, the same for the first draw alone, and the share of ties among the scores that it judges."""
         scores = entry.scores[self.variants.units]
         return {
             "method": entry.method, "layer": entry.layer, "measure": measure, "kind": kind, "value": value,
-            "n": len(scores), "ties": tie_share(scores[~np.isnan(scores)]),
+            "drawn": drawn, "n": len(scores), "ties": tie_share(scores[~np.isnan(scores)]),
         }  # fmt: skip
 
     def survival(self, entries: list[Entry], copies: Randomised) -> Iterator[dict[str, Any]]:
@@ -159,7 +159,8 @@ class Judge:
             for entry in entries:
                 # The baselines ask no model, so that nothing changes for them.
                 after = entry.scores if entry.call is None else _at(scorer.score(entry.call), entry.layer)
-                yield self.record(entry, RANDOMISATION, stage, _spearman(entry.scores[units], after[units]))
+                value = _spearman(entry.scores[units], after[units])
+                yield self.record(entry, RANDOMISATION, stage, value, value)
 
 
 class RankWorker(Worker):
@@ -199,17 +200,25 @@ def goal_of(example: Example, target: Any, position: int | str | None) -> Goal:
     return example.goal(target, position, "logit" if isinstance(target, tuple) else None)[0]
 
 
-def _value(measure: Measure, case: Case, is_random: bool) -> float:
-    """The measure; of a random ranking, where the scores count and not their order alone, the mean over draws."""
+def _values(measure: Measure, case: Case, is_random: bool) -> tuple[float, float]:
+    """(the mean over the draws, the value of the first draw alone).
+
+    A random ranking, where the scores count and not their order alone, is drawn as scores. Methods are compared by
+    single draws: the mean of a random ranking is no ranking, and would win where values are skewed.
+    """
     assert measure.function is not None
-    if not is_random or measure.ranks or measure.needs == "model":
-        return measure.function(case)
+    if measure.ranks:
+        value = measure.function(case)
+        return value, value if case.settled else measure.function(replace(case, draws=1))
+    if not is_random or measure.needs == "model":
+        value = measure.function(case)
+        return value, value
     rng = case.rng(3)
     drawn = []
     for _ in range(case.draws):
         pointed = None if case.pointed is None else rng.random(len(case.pointed))
         drawn.append(measure.function(replace(case, scores=rng.random(len(case.scores)), pointed=pointed)))
-    return float(np.mean(drawn))
+    return float(np.mean(drawn)), drawn[0]
 
 
 def _at(found: Scored, layer: int | None) -> Floats:
