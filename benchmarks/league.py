@@ -96,7 +96,6 @@ def run(name: str, work: Path, folder: str | None, data: str | None, limit: int)
 def clock(folder: str, data: str, limit: int) -> None:
     """Seconds per text of 12 methods × 5 measures, and how many texts the model is given for 1 and for 10 methods."""
     model, tokenizer = load("", folder)
-    torch.set_num_threads(2)
     shared: dict[str, Any] = {"data": data, "max_length": 128, "on_error": "skip"}
     rank(model, tokenizer, methods=TWELVE, limit=2, **shared)  # compiles what is compiled
     start = time.perf_counter()
@@ -116,7 +115,7 @@ def clock(folder: str, data: str, limit: int) -> None:
         rows.append([f"{name} per text, AOPC and curves of 1 method", f"{one:.0f}"])
         rows.append([f"{name} per text, of 10 methods", f"{ten:.0f} ({ten / one:.2f} ×)"])
     text = (
-        f"SST-2 on MiniLM, {limit} sentences, two threads; the random ranking, the length of tokens and raw attention "
+        f"SST-2 on MiniLM, {limit} sentences, one thread; the random ranking, the length of tokens and raw attention "
         "are always there. The minutes for 500 texts are computed from the seconds per text, not measured."
     )
     command = f"python benchmarks/league.py time --model FOLDER --data test.tsv --limit {limit}"

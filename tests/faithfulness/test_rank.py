@@ -86,6 +86,27 @@ def test_a_constant_score_is_the_random_ranking_within_its_interval(known):
     assert table.loc["true weights", "ties"] == 0.0
 
 
+def test_chance_does_not_beat_chance_where_values_are_skewed():
+    """A mean of ranks would win against most single rankings, so that single ones are compared."""
+    rng = np.random.default_rng(1)
+
+    @register("coin", needs="model")
+    def coin(example, goal):
+        return Relevance(rng.random((1, len(example.tokens))), example.tokens, ("input",), "coin")
+
+    try:
+        rows = [{"text": t, "truth": 2} for t in texts(60)]
+        league = rank(tiny("bert"), tokenizer(), rows, methods=["coin"], truth_column="truth",
+                      measures=["pointing", "reciprocal_rank"])  # fmt: skip
+    finally:
+        unregister("coin")
+    table = league.standings().set_index("method")
+    assert table.loc["coin", "p"] > 0.05 and abs(table.loc["coin", "wins"] - table.loc["random", "wins"]) < 0.15
+    frame = league.to_frame().set_index(["method", "measure"])
+    assert frame.loc[("random", "pointing"), "mean"] == pytest.approx(1 / 8, abs=0.05)
+    assert "Believe none of them" in league.verdict() or "coin" not in league.verdict().partition(":")[0]
+
+
 def test_every_table_has_two_kinds_of_blanks_and_the_baselines(known):
     assert {kind for _, kind in known.columns} == {"mask", "delete"}
     assert {"random", "length", "raw"} <= {method for method, _ in known.lines}
@@ -140,7 +161,7 @@ def test_layers_measures_of_the_model_and_words():
     assert set(frame[frame["measure"] == "randomisation"]["example"]) == {0}
     assert league.columns[-1] == ("randomisation", "embeddings")
     sensitive = frame[(frame["measure"] == "max_sensitivity") & (frame["method"] == "gradient")]["value"]
-    assert (sensitive > 0).all() and (frame[frame["method"] == "random"]["value"] >= 0).all()
+    assert (sensitive > 0).all(), "noise moves a gradient"
     assert state(model) == before
 
 
