@@ -26,7 +26,6 @@ from attnflow.version import __version__
 __all__ = [
     "Attention",
     "AttnFlowError",
-    "Attribution",
     "Relevance",
     "__version__",
     "attribute",
@@ -47,7 +46,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from attnflow.answers.attribute import attribute
-    from attnflow.answers.attribution import Attribution
+    from attnflow.answers.attribution import Attribution as Attribution
     from attnflow.comparing.compare import compare
     from attnflow.faithfulness.rank import rank
 else:

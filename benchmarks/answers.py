@@ -4,11 +4,11 @@ Documents about made-up names and numbers; one of them holds the number that the
 SmolLM2-135M-Instruct answers it right, which is read from its own most likely tokens. ``run`` appends one line per
 question to a file and goes on where it stopped; ``report`` writes docs/benchmarks/answers.md and its CSV files;
 ``cost``
-measures time and memory, one process per number.
+measures time and memory, each way beside the plain pass in one process.
 
     python -m benchmarks.answers run --out needles.jsonl
     python -m benchmarks.answers report needles.jsonl
-    quiet python -m benchmarks.answers cost --tokens 2048 --what rollout
+    quiet python -m benchmarks.answers cost --tokens 2048
 """
 
 from __future__ import annotations
@@ -263,42 +263,50 @@ def shaped(what: str) -> Any:
     return LlamaForCausalLM(config).eval()
 
 
-def cost(model_name: str, tokens: int, what: str, answer: int = 64) -> None:
-    """Seconds and peak memory of one way, in this process alone; ``plain`` is what the others are compared with."""
+def cost(model_name: str, tokens: int, ways: list[str], rounds: int, answer: int = 64) -> None:
+    """Seconds and peak memory of each way, one after the other, beside the plain pass over the same tokens."""
+    import torch
+
+    torch.set_num_threads(1)
+    model = shaped(model_name)
+    ids = torch.randint(10, 30_000, (tokens + answer,), generator=torch.Generator().manual_seed(0)).tolist()
+    for way in ways:
+        one_way(model, way, ids[:128], ids[128:136])  # compiles kernels and fills caches
+    found: dict[str, list[tuple[float, int, str]]] = defaultdict(list)
+    for _ in range(rounds):
+        for way in ways:
+            gc.collect()
+            Path("/proc/self/clear_refs").write_text("5")  # the highest mark so far is forgotten
+            before, start = memory("VmRSS"), time.perf_counter()
+            said = one_way(model, way, ids[:tokens], ids[tokens:])
+            found[way].append((time.perf_counter() - start, memory("VmHWM") - before, said))
+    plain = min(t for t, _, _ in found["plain"])
+    base = min(m for _, m, _ in found["plain"])
+    for way, seen in found.items():
+        seconds, peak = min(t for t, _, _ in seen), min(m for _, m, _ in seen)
+        line = {"model": model_name, "tokens": tokens, "what": way, "seconds": round(seconds, 2)}
+        line |= {"x plain": round(seconds / plain, 2), "MiB above plain": peak - base, "said": seen[0][2]}
+        print(json.dumps(line), flush=True)
+
+
+def one_way(model: Any, way: str, prompt: list[int], answer: list[int]) -> str:
+    """One attribution of an answer, or the plain pass; what it says of itself."""
     import torch
 
     from attnflow.answers.leave_one_out import Without
     from attnflow.answers.reading import make_run, plain_run, read
 
-    torch.set_num_threads(1)
-    model = shaped(model_name)
-    ids = torch.randint(10, 30_000, (tokens,), generator=torch.Generator().manual_seed(0)).tolist()
-    run_of = make_run(model, None, ids[:-answer], ids[-answer:], {}, torch.device("cpu"))
-    small = make_run(model, None, ids[:128], ids[128:136], {}, torch.device("cpu"))
-    ways = {
-        "plain": lambda r: plain_run(r),
-        **{m: (lambda r, m=m: read(r, m)) for m in ("direct", "direct:alti", "direct:norm", "rollout")},
-    }
-    if what == "leave-one-out":
-
-        def way(r: Any) -> None:
-            left = Without(r)
-            step = r.prompt // 20
-            for i in range(20):
-                left.positions(list(range(i * step, (i + 1) * step)))
-            print("forwards", round(left.forwards, 2))
+    run_of = make_run(model, None, prompt, answer, {}, torch.device("cpu"))
+    if way == "plain":
+        plain_run(run_of)
+    elif way == "leave-one-out":
+        left, step = Without(run_of), len(prompt) // 20
+        for i in range(20):
+            left.positions(list(range(i * step, (i + 1) * step)))
+        return f"{left.forwards:.2f} forwards for 20 sources"
     else:
-        way = ways[what]
-    way(small)  # compiles kernels and fills caches
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the highest mark so far is that of loading the weights
-    before = memory("VmRSS")
-    start = time.perf_counter()
-    way(run_of)
-    seconds = time.perf_counter() - start
-    peak = memory("VmHWM")
-    line = {"model": model_name, "tokens": tokens, "what": what, "seconds": round(seconds, 2)}
-    print(json.dumps(line | {"peak MiB": peak, "above start MiB": peak - before}), flush=True)
+        read(run_of, way)
+    return ""
 
 
 def memory(name: str) -> int:
@@ -318,14 +326,15 @@ def main() -> None:
     costs = parts.add_parser("cost")
     costs.add_argument("--model", default="smollm2", choices=["smollm2", "llama"])
     costs.add_argument("--tokens", type=int, default=2048)
-    costs.add_argument("--what", default="plain")
+    costs.add_argument("--ways", nargs="*", default=["plain", "direct:alti", "direct", "rollout"])
+    costs.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
     if given.part == "run":
         run(given.out, given.most, given.lengths)
     elif given.part == "report":
         report(given.file)
     else:
-        cost(given.model, given.tokens, given.what)
+        cost(given.model, given.tokens, given.ways, given.rounds)
 
 
 if __name__ == "__main__":
