@@ -33,14 +33,15 @@ def table(found: Attribution, unit: int, k: int, console: Console) -> Table:
     part = found.units[unit]
     title = f"{'the whole answer' if part.kind == 'whole' else part.kind}: {show_line(part.text)[:60]}"
     out = Table(title=escape(title), title_justify="left")
-    out.add_column("source", no_wrap=True, max_width=22)
-    for name in found.scores:
-        out.add_column(name, no_wrap=True)
-    for way in found.checks:
-        out.add_column(f"without ({way})", justify="right", no_wrap=True)
-    out.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     shares = {name: found.shares(name)[unit] for name in found.scores}
-    drawn = 8 if console.is_terminal else 0
+    drawn = 8 if console.is_terminal and console.width > 60 + 20 * len(shares) else 0
+    # The numbers are what the table is for: on a narrow screen the text gives way.
+    out.add_column("source", no_wrap=True, min_width=11, max_width=22)
+    for name in found.scores:
+        out.add_column(name, no_wrap=True, min_width=max(len(name), 6 + drawn))
+    for way in found.checks:
+        out.add_column(f"without\n({way})", justify="right", min_width=9)
+    out.add_column("text", no_wrap=True, overflow="ellipsis")
     for i in found.ranked(unit)[:k]:
         cells = [_share(float(s[i]), float(s.max()), drawn) for s in shares.values()]
         lost = ["" if np.isnan(c[unit, i]) else f"{c[unit, i]:+.2f}" for c in found.checks.values()]
