@@ -42,7 +42,7 @@ def new_figure(width: float, height: float) -> ShownFigure:
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 
-def new_axes(figure: Figure, rows: int = 1, place: int = 1) -> Axes:
-    """The axes at ``place`` of ``rows`` below one another."""
-    axes: Axes = figure.add_subplot(rows, 1, place, axes_class=ShownAxes)
+def new_axes(figure: Figure, place: Any = 111) -> Axes:
+    """The axes at a place of the figure, by default all of it."""
+    axes: Axes = figure.add_subplot(place, axes_class=ShownAxes)
     return axes

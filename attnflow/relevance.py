@@ -399,8 +399,8 @@ def _dropped(scores: Array, mass: Array | None) -> dict[str, Any]:
 
 
 def _share(scores: Array, columns: npt.NDArray[np.bool_]) -> float:
-    total = float(np.abs(scores).sum())
-    return float(np.abs(scores[..., columns]).sum()) / total if total else 0.0
+    total = float(np.nansum(np.abs(scores)))
+    return float(np.nansum(np.abs(scores[..., columns]))) / total if total else 0.0
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Screenshots of the demo page for the README and the site.
 
-python docs/screenshots.py      writes docs/images/page-*.png; needs Chromium and the dev extra
+python docs/screenshots.py              writes docs/images/page-*.png; needs Chromium and the dev extra
+python docs/screenshots.py notebooks    runs both notebooks and writes their figures, docs/images/notebook-*.png
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from attnflow.scoring.registry import names, with_edges  # noqa: E402
 from tests.browser import launch  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
+EXAMPLES = ROOT / "examples"
 LAYER = 2  # the last layer of the demo model is saturated: its graph would say little
 
 
 def text_page() -> str:
     """The demo sentence, all methods."""
-    first, *others = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=names(shown=True), every_head=True)
-    return first.to_html(others=others, layer=LAYER)
+    model, tokenizer = demo.model(), demo.tokenizer()
+    return explain(model, tokenizer, demo.SENTENCE, methods=names(shown=True), every_head=True).to_html(layer=LAYER)
 
 
 def edges_page() -> str:
@@ -78,9 +80,9 @@ def main() -> None:
             path.write_text(made(), encoding="utf-8")
         browser = launch(play)
         for page, name, width, scheme in (
-            (demo_page, "light", 1160, "light"),
-            (demo_page, "dark", 1160, "dark"),
-            (demo_page, "narrow", 420, "light"),
+            (demo_page, "light", 1280, "light"),
+            (demo_page, "dark", 1280, "dark"),
+            (demo_page, "narrow", 400, "light"),
             (towers, "towers", 1160, "light"),
             (edges, "edges", 1160, "light"),
         ):
@@ -88,5 +90,23 @@ def main() -> None:
         browser.close()
 
 
+def notebooks() -> None:
+    """Run the notebooks and write the figures that they show."""
+    import base64
+
+    import nbclient
+    import nbformat
+
+    for path in sorted(EXAMPLES.glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        with tempfile.TemporaryDirectory() as folder:
+            nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}}).execute()
+        outputs = [out for cell in notebook.cells for out in cell.get("outputs", ())]
+        figures = [out["data"]["image/png"] for out in outputs if "image/png" in out.get("data", {})]
+        for number, figure in enumerate(figures, 1):
+            (IMAGES / f"notebook-{path.stem}-{number}.png").write_bytes(base64.b64decode(figure))
+        sys.stdout.write(f"{path.stem}: {len(figures)} figures\n")
+
+
 if __name__ == "__main__":
-    main()
+    notebooks() if sys.argv[1:] == ["notebooks"] else main()

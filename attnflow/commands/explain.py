@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from attnflow.commands.console import Edges, position_of, quiet, residual_of, status
+from attnflow.commands.console import Edges, position_of, progress, quiet, residual_of, status
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, suffixes, write_file
 from attnflow.scoring import registry
@@ -171,8 +171,9 @@ class Request:
         typer.echo(f"Written: {out.resolve()}")
 
     def _page(self, results: Any) -> str:
-        with status("Computing the flows of the page"):
-            page: str = results.to_html(words=self.words, special=not self.drop_special, layer=self.layer)
+        with progress("Computing the flows of the page") as bar:
+            shown = {"words": self.words, "special": not self.drop_special, "layer": self.layer}
+            page: str = results.to_html(**shown, progress=bar)
             return page
 
     def _shaped(self, result: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -21,9 +21,16 @@ EACH = 6e4
 
 
 def pair_flows(
-    net: Network, outputs: Sequence[Output], space: Room, limit: int | None
+    net: Network,
+    outputs: Sequence[Output],
+    space: Room,
+    limit: int | None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> dict[tuple[int, int], PairFlow]:
-    """Flows by (index of the output, input), the most interesting ones first, until ``limit`` or the page is full."""
+    """Flows by (index of the output, input), the most interesting ones first, until ``limit`` or the page is full.
+
+    ``progress`` is called with how many are done, and how many there will be at most.
+    """
     flows = EdgeFlows(net.stack())
     caps = flows.caps
     capacities = caps.floats(caps.cap)
@@ -38,6 +45,8 @@ def pair_flows(
         pair = _pruned(flows.pair(top, row, sink), capacities, top, row, sink)
         room -= len(pair.flow)
         out[t, sink] = pair
+        if progress is not None:
+            progress(len(out), min(limit, len(outputs) * net.size))
     return out
 
 

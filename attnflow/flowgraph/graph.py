@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +54,7 @@ def flow_graph(
     words: bool = False,
     special: bool = True,
     room: Room | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> FlowGraph:
     """What a page of attention flow shows: the network, its edge flows and cuts, and scores for every output.
 
@@ -81,12 +82,14 @@ def flow_graph(
         words, special: whether the page opens with words in place of tokens, and with special tokens shown; results
             that were brought to words, or that lost their special tokens, open it so.
         room: what the graph may hold; by default what one page has room for.
+        progress: called with (flows done, flows to do), for each graph of the page.
 
     >>> g = flow_graph(Attention.of([[[0.2, 0.8], [0.5, 0.5]]] * 2, tokens=["a", "b"]), position=1)
     >>> g.outputs[0].scores["flow"].tolist(), g.pairs[0, 0].value, g.complete
     ([0.5, 1.0], 0.5, True)
     """
     plan = _plan(attention, results, methods, position, layer, residual, start_layer, curves, pairs)
+    plan = replace(plan, progress=progress)
     lead = _lead(results)
     kept = "mean" if lead is None or lead.heads is None else lead.heads
     listed = ways(attention, kept) if heads is None else [heads] if isinstance(heads, str | int) else list(heads)
@@ -172,6 +175,7 @@ class _Plan:
     start_layer: int
     curves: Sequence[Curve] | None
     pairs: int | None
+    progress: Callable[[int, int], None] | None = None
 
 
 def _plan(
@@ -258,7 +262,7 @@ def _fused(attention: Attention, way: Heads, results: Sequence[Relevance], plan:
     outputs = tuple(output_of(place, bars, net, group) for place in places)
     return FlowGraph(
         net, net.stack(), _residual(net.steps), _levels(attention, net), outputs,
-        pair_flows(net, outputs, room, plan.pairs), {b.name: settings_line(b.sources[0]) for b in bars},
+        pair_flows(net, outputs, room, plan.pairs, plan.progress), {b.name: settings_line(b.sources[0]) for b in bars},
         frozenset(b.name for b in bars if b.of_inputs), group,
         tuple(curves_of(bars, net, row) if plan.curves is None else plan.curves), notes_of(bars), attention.model,
         heads="together" if attention.residual_inside else name_of(way), edges=attention.edges,

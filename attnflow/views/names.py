@@ -58,7 +58,9 @@ def drawn_on(scores: Mapping[str, tuple[Tokens, Any]]) -> str:
             tied = sum(given[j] == given[best] for j in plain)
             name = show(tokens[best]).lstrip("·") or show(tokens[best])
             first.setdefault(name, []).append(f"{method}, tied with {tied - 1} more" if tied > 1 else method)
-    agreed: Sequence[tuple[str, list[str]]] = sorted(first.items(), key=lambda item: -len(item[1]))
+    # Most methods first; one that ranks several inputs alike counts less.
+    votes = {name: sum(0.5 if "tied" in method else 1 for method in methods) for name, methods in first.items()}
+    agreed: Sequence[tuple[str, list[str]]] = sorted(first.items(), key=lambda item: -votes[item[0]])
     return ", ".join(f"{name} (by {', '.join(methods)})" for name, methods in agreed)
 
 

@@ -176,10 +176,11 @@ def _finished(ax: Axes) -> Axes:
 
 def plot_all(results: Sequence[Relevance], **options: Any) -> Figure:
     """One heat-map below the other, one per result; ``options`` as for :func:`plot`."""
-    rows = max(len(r.layers) if r.scores.ndim == 2 else len(r.rows) for r in results)
-    figure = _figure(len(results[0].tokens), rows * len(results) + 2 * (len(results) - 1))
-    for place, r in enumerate(results, 1):
-        plot(r, ax=axes_of(figure, len(results), place), **options)
+    rows = [len(r.layers) if r.scores.ndim == 2 else len(r.rows) for r in results]
+    figure = _figure(len(results[0].tokens), sum(rows) + 5 * (len(results) - 1))
+    places = figure.add_gridspec(len(results), 1, height_ratios=[n + 1 for n in rows])
+    for i, r in enumerate(results):
+        plot(r, ax=axes_of(figure, places[i, 0]), **options)
     return figure
 
 
@@ -247,11 +248,11 @@ def _figure_of(width: float, height: float) -> Figure:
     return new_figure(width, height)
 
 
-def axes_of(figure: Figure, rows: int = 1, place: int = 1) -> Axes:
+def axes_of(figure: Figure, place: Any = 111) -> Axes:
     """Axes that a notebook shows."""
     from attnflow.figures import new_axes as made
 
-    return made(figure, rows, place)
+    return made(figure, place)
 
 
 def _title(r: Relevance) -> str:

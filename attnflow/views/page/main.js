@@ -33,6 +33,8 @@ function drawWords(pair, run) {
   state.replaceChildren("Output ", name(D.queries[row]), ...predicts, ` at layer ${D.layers[layer]} draws on input `, name(D.tokens[S.sink]), `${heads}: flow `);
   const value = pair ? pair.value : scoresOf(S.output, F.flow, PER_TOKEN)[S.sink];
   state.append(make("strong", { id: "value" }, fixed(value)));
+  if (pair?.computed) state.dataset.carried = pair.carried;
+  else delete state.dataset.carried;
   if (pair) {
     const cut = pair.cuts[S.cut].length;
     state.append(", ", term("minimum cut"), " ", make("strong", { id: "cut-value" }, fixed(pair.value)));
@@ -317,7 +319,6 @@ function start() {
   S.sink = bestInput(0);
   byId("words-label").hidden = !PER_WORD;
   byId("special").closest("label").hidden = !D.special.some(Boolean);
-  byId("shown").hidden = !PER_WORD && !D.special.some(Boolean);
   byId("picture").hidden = !D.image;
   byId("in-text").hidden = Boolean(D.image);
   byId("cross-key").hidden = D.towers.length === 1;
