@@ -31,7 +31,7 @@ FAMILIES = {
 SHOWN = (
     "raw", "rollout", "flow", "direct", "rollout:norm", "rollout:alti", "flow:alti", "direct:alti",
     "rollout:value_zeroing", "direct:value_zeroing", "rollout:gradient", "flow:gradient", "chefer", "gradient",
-    "input_x_gradient", "integrated_gradients", "integrated_gradients signed", "blankout", "blankout signed",
+    "input_x_gradient", "integrated_gradients", "integrated_gradients-signed", "blankout", "blankout-signed",
 )  # fmt: skip
 PAPER = ("raw", "rollout", "flow")
 BY_LAYER = (*PAPER, "direct", "rollout:alti", "flow:alti", "direct:alti", "rollout:gradient", "chefer")
@@ -45,11 +45,17 @@ def write_page(work: Path, docs: Path) -> None:
         if not league.examples:
             continue
         short = {"float_format": "%.4f", "index": False}
-        league.to_frame().to_csv(docs / "data" / f"league-{folder.name}.csv", **short)  # type: ignore[call-overload]
+        by_registry(league.to_frame()).to_csv(docs / "data" / f"league-{folder.name}.csv", **short)  # type: ignore[call-overload]
         if not folder.name.endswith(("-layers", "-random")):
-            table = league.standings().assign(league=folder.name, examples=league.examples)
+            table = by_registry(league.standings()).assign(league=folder.name, examples=league.examples)
             table.to_csv(docs / "data" / f"league-{folder.name}-standings.csv", **short)  # type: ignore[call-overload]
     draw(docs)
+
+
+def by_registry(frame: pd.DataFrame) -> pd.DataFrame:
+    """Methods under the names of the registry, also those that an older run called otherwise."""
+    texts = [c for c in ("method", "name") if c in frame]
+    return frame.assign(**{c: frame[c].str.replace(" signed", "-signed", regex=False) for c in texts})
 
 
 def draw(docs: Path) -> None:
@@ -132,7 +138,8 @@ def short_table(docs: Path, name: str, table: pd.DataFrame) -> str:
         for m, k in columns:
             cell = frame[(frame["method"] == row.method) & (frame["measure"] == m) & (frame["kind"] == k)]
             line.append("–" if cell.empty else f"{float(cell['mean'].iloc[0]):.3f}")
-        rows.append([*line, f"{row.ties:.2f}", f"{row.seconds:.2f}"])
+        # What blank-out runs is shared with leaving one out, so that its time is nobody's alone.
+        rows.append([*line, f"{row.ties:.2f}", "–" if row.role == "ceiling" else f"{row.seconds:.2f}"])
     head = ["method", "wins (95 %)", *(f"{m.replace('_', ' ')} {k}".strip() for m, k in columns), "ties", "s per text"]
     return markdown(head, rows)
 
@@ -153,7 +160,7 @@ def depth(docs: Path) -> str:
         rows = [[m, *(f"{wide.loc[m, c]:.2f}" for c in layers)] for m in BY_LAYER if m in wide.index]
         chance = f"; a random ranking has {wide.loc['random', -1]:.2f}" if "random" in wide.index else ""
         shown = measure.replace("_", " ")
-        said = f"{titled(name)}, {int(kept['n'].max())} texts: {shown} {kind}{chance}."
+        said = f"{titled(name)}, {int(kept['n'].max())} texts: {shown}{' ' + kind if kind else ''}{chance}."
         parts.append(f"{said}\n\n{markdown(['method', *(f'layer {c}' for c in layers)], rows)}")
     return "\n\n".join(parts) or "No league with all layers is recorded."
 
