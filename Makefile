@@ -7,10 +7,10 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast lint format docs screenshots bench clean
+.PHONY: help demo test fast lint format docs screenshots bench release-check newcomer clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # torch goes first: its version decides whether pip brings gigabytes of CUDA packages along.
 $(BIN)/python:
@@ -61,6 +61,12 @@ $(VENV)/.bench: benchmarks/requirements.txt constraints.txt | $(VENV)/.dev
 
 bench: $(VENV)/.bench ## Run every benchmark; tables go to docs/benchmarks/
 	@for b in $(filter-out benchmarks/report.py benchmarks/train_% benchmarks/audit%,$(wildcard benchmarks/*.py)); do echo "== $$b"; $(BIN)/python $$b $(ARGS) || exit 1; done
+
+release-check: $(VENV)/.dev ## Build sdist and wheel, check them, install into a clean environment and try it there
+	@PYTHON=$(CURDIR)/$(BIN)/python sh benchmarks/release_check.sh
+
+newcomer: $(VENV)/.dev ## Do all that the README says, from nothing, and stop at the first line that does not do as told
+	@PYTHON=$(CURDIR)/$(BIN)/python sh benchmarks/newcomer.sh
 
 clean: ## Remove what was built
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .import_linter_cache .pytest_cache htmlcov .coverage
