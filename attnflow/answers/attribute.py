@@ -167,7 +167,7 @@ class _Job:
             self.prompt.text, self.reading.answer, self.sources, units, tuple(map(str, tokens))[: self.run.positions],
             self.owners, scores, {}, () if logprobs is None else tuple(map(float, logprobs)),
             wanted.methods[0] if wanted.methods[0] in scores else next(iter(scores)), name_of(self.run.model),
-            wanted.instead, self.images, _told(wanted), (*self.notes, *notes),
+            wanted.instead, self.images, _told(wanted), (*self.notes, *notes), None if self.run.apart else 0,
         )  # fmt: skip
         return self._checked(found, wanted, other, advance) if wanted.check else found
 

@@ -86,6 +86,8 @@ class Attribution:
         images: for patches, each image as a PNG file's bytes.
         settings: what was chosen; they only tell.
         notes: what a reader should know.
+        resting: the position on which attention rests where there is nothing to read: the first of a causal model; None
+            for an encoder-decoder model, whose first token is a word like others.
     """
 
     prompt: str
@@ -103,6 +105,7 @@ class Attribution:
     images: tuple[bytes, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    resting: int | None = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "owners", np.asarray(self.owners, np.int64))
@@ -144,7 +147,7 @@ class Attribution:
         scores = np.abs(self._scores(method))
         total = scores.sum(1)
         parts = {
-            "first token": scores[:, 0],
+            "first token": np.zeros(len(scores)) if self.resting is None else scores[:, self.resting],
             "template": self._summed(scores, [TEMPLATE], False)[:, 0],
             "answer": self._summed(scores, [ANSWER], False)[:, 0],
             "sources": self._summed(scores, range(len(self.sources)), False).sum(1),
@@ -159,7 +162,8 @@ class Attribution:
 
     def _summed(self, scores: F64, owners: Sequence[int], first: bool) -> F64:
         kept = np.ones(len(self.owners), bool)
-        kept[:1] = first
+        if self.resting is not None:
+            kept[self.resting] = first
         # Template and answer have the numbers −1 and −2. Scores are on a grid, so that no order of adding up matters.
         places, size = self.owners[kept] - ANSWER, len(self.sources) - ANSWER
         rows = [np.bincount(places, weights=row[kept], minlength=size) for row in scores]
@@ -220,7 +224,7 @@ class Attribution:
             "checks": {way: [[None if np.isnan(v) else float(v) for v in row] for row in c]
                        for way, c in self.checks.items()},
             "logprobs": list(self.logprobs), "settings": json.loads(json.dumps(dict(self.settings), default=str)),
-            "notes": list(self.notes),
+            "notes": list(self.notes), "resting": self.resting,
         }  # fmt: skip
 
     def to_json(self) -> str:
@@ -250,7 +254,7 @@ class Attribution:
                 tuple(map(str, found["tokens"])), np.array(found["owners"], np.int64),
                 {str(m): np.array(s, np.float64) for m, s in found["scores"].items()}, checks,
                 tuple(map(float, found["logprobs"])), str(found["method"]), str(found["model"]), found["instead"],
-                (), dict(found["settings"]), tuple(map(str, found["notes"])),
+                (), dict(found["settings"]), tuple(map(str, found["notes"])), found.get("resting", 0),
             )  # fmt: skip
 
     # Views.

@@ -45,6 +45,11 @@ def test_sums_are_exact_in_any_order() -> None:
     assert np.abs(values - on_a_grid(values)).max() == 0
 
 
+def test_an_encoder_has_no_token_to_rest_on() -> None:
+    a = record(resting=None)
+    assert float(a.rest()["first token"][0]) == 0 and float(a.rest()["template"][0]) == pytest.approx(0.5)
+
+
 def test_negative_scores_have_no_share() -> None:
     a = record(scores={"direct": np.array([[0.0, -0.1, -0.1, 0.3, 0.1, 0.0]])})
     np.testing.assert_allclose(a.shares(), [[0.0, 1.0]])
