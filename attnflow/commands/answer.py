@@ -104,14 +104,18 @@ def _questions(
         model, None, data, sources=wanted["sources"], methods=methods, check=_check(wanted["check"]),
         check_by=wanted["check_by"], max_new_tokens=max_new_tokens, on_error=on_error, show_progress=True, **run,
     )  # fmt: skip
-    table = found.to_frame()
-    show(list(table.columns), [[_cell(v) for v in row] for row in table.itertuples(index=False)], str(found))
+    rows = [
+        [
+            r["method"],
+            r["with gold"],
+            f"{r['precision']:.3f} ({r['low']:.2f}–{r['high']:.2f})",
+            f"{r['mean 1/rank']:.3f}",
+        ]
+        for r in found.to_frame().to_dict("records")
+    ]
+    show(["method", "with gold", "precision (95 %)", "mean 1/rank"], rows, str(found))
     for number, reason in list(found.failed.items())[:5]:
         typer.echo(f"question {number} left out: {reason}", err=True)
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def prompt_of(context: list[str] | None, question: str | None, prompt: str | None, messages: Path | None) -> Any:
