@@ -36,6 +36,10 @@ from attnflow.scoring.registry import with_edges
 
 COMPOSED = ("raw", "rollout", "flow", "direct")
 TRUTH = WITH_TRUTH[:3]
+ASKING = (
+    "gradient", "gradient-paper", "input_x_gradient", "input_x_gradient-signed", "integrated_gradients",
+    "integrated_gradients-signed", "gradient_shap",
+)  # fmt: skip
 TWELVE = (
     "raw", "rollout", "flow", "direct", "rollout:norm", "rollout:alti", "flow:alti", "rollout:gradient", "gradient",
     "input_x_gradient", "integrated_gradients", "blankout",
@@ -43,15 +47,12 @@ TWELVE = (
 
 
 def methods(small: bool = False) -> dict[str, dict[str, Any]]:
-    """Every method of the registry, and gradients with their sign; ``small``: those that read attention alone."""
+    """Every method of the registry, with two kinds of blank-out; ``small``: those that read attention alone."""
     edges = [e for e in EDGES if not (small and e == "value_zeroing")]
     names = [*with_edges(COMPOSED, edges), "chefer"]
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     if not small:
-        asking = ("gradient", "gradient-paper", "input_x_gradient", "integrated_gradients", "gradient_shap")
-        found |= {name: {} for name in (*asking, "blankout", "blankout-delete")}
-        found |= {f"{name} signed": {"method": name, "reduce": "sum"} for name in asking[2:4]}
-        found["blankout signed"] = {"method": "blankout", "signed": True}
+        found |= {name: {} for name in (*ASKING, "blankout", "blankout-delete", "blankout-signed")}
     return found
 
 
@@ -107,7 +108,7 @@ def clock(folder: str, data: str, limit: int) -> None:
     rows.append(["tokens per text, without special ones", f"{tokens:.1f}"])
     counted = {}
     for count in (1, 10):
-        few = rank(model, tokenizer, methods=TWELVE[1 : 1 + count], measures=DEFAULT[:4], limit=10, **shared)
+        few = rank(model, tokenizer, methods=TWELVE[1 : 1 + count], measures=DEFAULT[:4], limit=3, **shared)
         counted[count] = few.records.groupby("example")[["variants", "passes"]].first().mean()
     for what in ("variants", "passes"):
         one, ten = counted[1][what], counted[10][what]

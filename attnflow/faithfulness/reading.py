@@ -146,8 +146,11 @@ def html(league: League) -> str:
 
 def plot(standings: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Wins with intervals, best on top; the random ranking as a dashed line."""
-    axes = _new_axes() if ax is None else ax
     shown = standings[standings["method"] != RANDOM].iloc[::-1]
+    axes = ax
+    if axes is None:
+        axes = _new_axes()
+        axes.figure.set_size_inches(6, 1.2 + 0.28 * len(shown))  # type: ignore[union-attr]
     rows: Any = shown.itertuples()
     for y, row in enumerate(rows):
         colour = COLOURS[str(row.role)]

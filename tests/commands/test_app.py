@@ -101,7 +101,9 @@ def test_a_page_has_every_method_and_opens_at_the_layer_asked_for(capsys, folder
     assert run("explain", folder, TEXT, "--layer", "2", "--position", "1", "--drop-special", "--out", str(path)) == 0
     data = data_of(path.read_text())
     first = data["fusions"][0]
-    assert [m["name"] for m in first["methods"]] == ["raw", "rollout", "flow", "gradient", "blankout"]
+    assert [m["name"] for m in first["methods"]] == [
+        *("raw", "rollout", "flow", "gradient", "blankout", "integrated_gradients-signed")
+    ]
     assert first["outputs"][0] == [2, 1]
     assert data["start"] == {"words": False, "special": False}
     assert len(first["curves"]) == 6
