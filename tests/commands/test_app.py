@@ -106,7 +106,7 @@ def test_a_page_has_every_method_and_opens_at_the_layer_asked_for(capsys, folder
     ]
     assert first["outputs"][0] == [2, 1]
     assert data["start"] == {"words": False, "special": False}
-    assert len(first["curves"]) == 6
+    assert len(first["curves"]) == 9, "three methods against three that ask the model"
     heads = demo.model().config.num_attention_heads
     assert [f["name"] for f in data["fusions"]] == ["mean", "max", "min", *(f"head {h}" for h in range(heads))]
     assert "blankout" in capsys.readouterr().out
