@@ -51,6 +51,9 @@ def _named(standings: pd.DataFrame) -> list[Any]:
 
 def _choice(ranked: pd.DataFrame, beating: pd.DataFrame, examples: int) -> str:
     over = f"over {examples} text{'s' if examples != 1 else ''}"
+    if beating.empty and len(ranked) * 2.0 ** (1 - examples) > LEVEL:
+        # The smallest p-value of the paired test, times the number of tests.
+        return f"{examples} texts are too few to tell {len(ranked)} methods from a random ranking: give more."
     if beating.empty:
         return f"Believe none of them for this model and these data: no method beats the random ranking {over}."
     best = ranked.iloc[0]

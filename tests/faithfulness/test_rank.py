@@ -104,6 +104,8 @@ def test_chance_does_not_beat_chance_where_values_are_skewed():
     assert table.loc["coin", "p"] > 0.05 and abs(table.loc["coin", "wins"] - table.loc["random", "wins"]) < 0.15
     frame = league.to_frame().set_index(["method", "measure"])
     assert frame.loc[("random", "pointing"), "mean"] == pytest.approx(1 / 8, abs=0.05)
+    few = rank(tiny("bert"), tokenizer(), texts(3), **FAST)
+    assert few.verdict() == "3 texts are too few to tell 3 methods from a random ranking: give more."
     assert "Believe none of them" in league.verdict() or "coin" not in league.verdict().partition(":")[0]
 
 
