@@ -21,6 +21,8 @@ from attnflow.scoring.network import F64, Network
 from attnflow.scoring.registry import MethodCall
 from attnflow.tokens import Grouping, Tokens
 
+# Outputs of one layer are computed one by one where they are at most this part of all.
+FEW = 4
 Place = tuple[int, int]
 """An output: the true number of its layer, and the number of its position."""
 
@@ -180,10 +182,15 @@ def _computed(
     elif len(places) == len(net.layers) * len(net.queries):
         yield run()
     else:
-        # Beyond this size all pairs of all layers would take minutes: one output at all layers, all at one layer.
+        # Beyond this size all pairs of all layers would take minutes: one output at all layers, all at one layer, or
+        # of a long text those that the page has.
+        others = sorted({p for _, p in missing if p != row})
+        if len(others) * FEW <= len(net.queries):
+            for p in others:
+                yield run(layer=layer, position=p)
         if any(p == row for _, p in missing):
             yield run(position=row)
-        if any(p != row for _, p in missing):
+        if len(others) * FEW > len(net.queries):
             yield run(layer=layer)
 
 
