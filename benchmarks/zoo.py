@@ -33,6 +33,9 @@ sys.path.insert(0, str(HERE.parent))
 Row = dict[str, Any]
 Examine = Callable[[str], Row]
 SECONDS = 200
+"""Of the processor's time, for one type."""
+
+PATIENCE = 3600
 MEMORY = 10 * 2**30
 
 
@@ -148,9 +151,11 @@ def _collect(process: ForkProcess, answer: Connection, seconds: float) -> Row | 
             row = answer.recv()
         except EOFError:
             row = {"status": "crashed", "reason": f"the process ended with {process.exitcode}"}
-    elif seconds > SECONDS:
+    elif not process.is_alive():
+        row = {"status": "crashed", "reason": f"the process ended with {process.exitcode}"}
+    elif seconds > PATIENCE:
         process.kill()
-        row = {"status": "crashed", "reason": f"longer than {SECONDS} s"}
+        row = {"status": "crashed", "reason": f"longer than {PATIENCE} s"}
     if row is not None:
         process.join()
         answer.close()
@@ -163,6 +168,7 @@ def _work(kind: str, send: Connection, examine: Examine) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     try:
         row = examine(kind)
     except BaseException as error:  # the parent must hear of anything

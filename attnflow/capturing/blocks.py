@@ -3,49 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from attnflow.attention import RESIDUAL_INSIDE, Attention, Block, is_causal, with_sink
+from attnflow.capturing.axes import Frame, axes, counts, merged, seen
 from attnflow.capturing.session import Record
-from attnflow.capturing.survey import Survey
-from attnflow.capturing.towers import Tower, beside_text, towers
+from attnflow.capturing.towers import Tower, towers
 from attnflow.errors import CaptureError, WeightsError
-from attnflow.inputs.naming import image_tokens
-from attnflow.reprs import one_line
 from attnflow.rows import divided, slack_of, with_rest
-from attnflow.tokens import Tokens, join
-
-
-@one_line
-@dataclass(frozen=True)
-class Frame:
-    """What is known about the positions of one run, whoever ran the model.
-
-    ``tokens`` and ``positions`` are those of the main sequence, of padded length ``length``; the decoder's
-    likewise. Lengths of 0 say that nothing is known. ``rows``, for one example: the only output positions wanted.
-    """
-
-    batch: int
-    tokens: tuple[Tokens, ...] = ()
-    positions: tuple[tuple[int, ...], ...] = ()
-    length: int = 0
-    decoder_tokens: tuple[Tokens, ...] = ()
-    decoder_positions: tuple[tuple[int, ...], ...] = ()
-    decoder_length: int = 0
-    pixels: tuple[int, ...] = ()
-    config: Any = None
-    survey: Survey | None = None
-    rows: tuple[int, ...] | None = None
-
-    def skipped(self, tower: Tower) -> set[int]:
-        """Layers of a tower that do attend, whether or not they were asked for."""
-        paths = {r.call.tower for r in tower.records}
-        sites = [s for s in self.survey.sites.values() if s.tower in paths] if self.survey is not None else []
-        return {n for s in sites for n in (s.shared or (s.layer,))}
+from attnflow.tokens import Tokens
 
 
 def assemble(
@@ -97,9 +67,11 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
         )
         return
     for example in range(frame.batch):
-        rows, columns = _axes(tower, first, frame, example, parts)
-        if frame.rows is not None and _counts(tower, frame, first, parts):
-            rows = rows.only(frame.rows)
+        rows, columns = axes(tower, first, frame, example, parts)
+        if parts == 1:
+            rows, columns = seen(tower, frame, example, rows, columns, notes, residual=edges in RESIDUAL_INSIDE)
+        if frame.rows is not None and counts(tower, frame, first, parts):
+            rows = rows.at(frame.rows)
         matrices, gradients, ratios = [], [], []
         for record in tower.records:
             if record.mixing is not None:
@@ -119,7 +91,7 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
             tuple(ratios) if len(ratios) == len(matrices) else None, rows.some,
         )  # fmt: skip
         block = replace(block, causal=tower.kind == "self" and is_causal(block))
-        if _merged(tower, first, frame) or "Merged" in type(first.site.module).__name__:
+        if merged(tower, first, frame) or "Merged" in type(first.site.module).__name__:
             notes.append(
                 f"{tower.name}: one softmax over the decoder's own positions (first {len(rows.tokens)} columns)"
                 " and the encoder's (the rest); the rows sum to one over both."
@@ -128,66 +100,6 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
         if missing and not tower.stage:
             notes.append(f"{tower.name}: layers {', '.join(map(str, missing))} have no attention.")
         yield tower.name, example, block
-
-
-@dataclass(frozen=True)
-class _Axis:
-    tokens: Tokens
-    kept: tuple[int, ...] | None
-    some: tuple[int, ...] | None = None
-
-    def only(self, rows: tuple[int, ...]) -> _Axis:
-        """These of its positions."""
-        kept = rows if self.kept is None else tuple(self.kept[r] for r in rows)
-        return _Axis(self.tokens.take(rows), kept, rows)
-
-
-def _axes(tower: Tower, record: Record, frame: Frame, example: int, parts: int) -> tuple[_Axis, _Axis]:
-    """Names of the rows and columns, and which of them are not padding."""
-    own = getattr(record.site.module, "query_tokens", None)
-    if isinstance(own, Tokens) and len(own) == record.queries:
-        # The queries are the module's own (a learned vector that pools the sequence), not positions of the text.
-        return _Axis(own, None), _axis(tower, frame, example, record.keys, parts, tower.decodes)
-    rows = _axis(tower, frame, example, record.queries, parts, tower.decodes)
-    if tower.kind == "cross":
-        if parts == 1 and _merged(tower, record, frame):
-            # One softmax over the decoder's own positions and, behind them, the encoder's.
-            own, other = frame.decoder_positions[example], frame.positions[example]
-            kept = (*own, *(frame.decoder_length + p for p in other))
-            return rows, _Axis(join(frame.decoder_tokens[example], frame.tokens[example]), kept)
-        return rows, _axis(tower, frame, example, record.keys, parts, False)
-    if record.keys == record.queries:
-        return rows, rows
-    return rows, _axis(tower, frame, example, record.keys, parts, tower.decodes)
-
-
-def _counts(tower: Tower, frame: Frame, record: Record, parts: int) -> bool:
-    """Whether the rows of a tower are the output positions that ``frame.rows`` are of."""
-    length = frame.decoder_length or frame.length or record.queries
-    return parts == 1 and record.queries == length and not beside_text(record.call.tower, frame.decoder_length > 0)
-
-
-def _merged(tower: Tower, record: Record, frame: Frame) -> bool:
-    """True for a decoder that has its own positions and the encoder's in one softmax."""
-    both = frame.decoder_length + frame.length
-    return tower.kind == "cross" and tower.decodes and frame.decoder_length > 0 and record.keys == both
-
-
-def _axis(tower: Tower, frame: Frame, example: int, length: int, parts: int, decodes: bool) -> _Axis:
-    if parts > 1:
-        inner = _names_of(tower, frame, length)
-        return _Axis(Tokens(f"{i}: {t}" for i in range(parts) for t in inner), None)
-    if decodes and frame.decoder_length == length:
-        return _Axis(frame.decoder_tokens[example], frame.decoder_positions[example])
-    if not decodes and frame.length == length and tower.reads_text:
-        return _Axis(frame.tokens[example], frame.positions[example])
-    return _Axis(_names_of(tower, frame, length), None)
-
-
-def _names_of(tower: Tower, frame: Frame, length: int) -> Tokens:
-    if frame.pixels and (not tower.text or not frame.length):
-        return image_tokens(frame.config, frame.pixels, length)
-    return Tokens.numbered(length)
 
 
 def _cut(

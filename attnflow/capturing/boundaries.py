@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
-from attnflow.capturing.session import Session, watching
+from attnflow.capturing.session import Generation, Session, watching
 from attnflow.capturing.survey import Survey
 
 
@@ -53,10 +54,11 @@ def bounds(model: nn.Module, survey: Survey) -> list[Bound]:
 
 
 @dataclass(eq=False)
-class _Forward:
-    """Stands in for a module's ``forward`` while some session watches it."""
+class _Method:
+    """Stands in for a method of a module while some session watches it."""
 
     module: nn.Module
+    name: str
     inner: Any
     own: bool
     sessions: list[tuple[Session, bool, bool]] = field(default_factory=list)
@@ -67,11 +69,25 @@ class _Forward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session = watching(self.module)
         mine = next((s for s in self.sessions if s[0] is session), None)
-        if session is None or mine is None:
-            for other, _, _ in self.sessions:
-                other.elsewhere.add(threading.current_thread().name)
-            return self.inner(*args, **kwargs)
-        _, wrapper, last = mine
+        if session is not None and mine is not None:
+            return self.watched(session, *mine[1:], args, kwargs)
+        for other, _, _ in self.sessions:
+            other.elsewhere.add(threading.current_thread().name)
+        return self.inner(*args, **kwargs)
+
+    def watched(self, session: Session, wrapper: bool, last: bool, args: Any, kwargs: Any) -> Any:
+        """The call, of which the session is told."""
+        raise NotImplementedError
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = memo.get(id(self.module))
+        return MethodType(getattr(type(self.module), self.name), copied) if copied is not None else self.inner
+
+
+class _Forward(_Method):
+    """A run of the model, or of a part of it."""
+
+    def watched(self, session: Session, wrapper: bool, last: bool, args: Any, kwargs: Any) -> Any:
         output = None
         with session.alone, session.here():
             session.enter_model(self.module, wrapper, args, kwargs)
@@ -81,12 +97,56 @@ class _Forward:
                 session.leave_model(self.module, wrapper, last, output)
         return output
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        copied = memo.get(id(self.module))
-        return MethodType(type(self.module).forward, copied) if copied is not None else self.inner
+
+class _Generate(_Method):
+    """A call of ``generate()``, whose runs belong together."""
+
+    def watched(self, session: Session, wrapper: bool, last: bool, args: Any, kwargs: Any) -> Any:
+        generation = Generation(_examples(args, kwargs), _ends(self.module, args, kwargs))
+        output = None
+        session.enter_generate(generation)
+        try:
+            output = self.inner(*args, **kwargs)
+        finally:
+            made = getattr(output, "sequences", output)
+            fits = isinstance(made, torch.Tensor) and made.ndim == 2 and not made.is_floating_point()
+            session.leave_generate(generation, made.detach().cpu() if fits else None)
+        return output
 
 
-_installed: dict[int, _Forward] = {}
+class _Prepare(_Method):
+    """What ``generate()`` calls before each run, with all ids so far."""
+
+    def watched(self, session: Session, wrapper: bool, last: bool, args: Any, kwargs: Any) -> Any:
+        ids, mask = kwargs.get("input_ids", args[0] if args else None), kwargs.get("attention_mask")
+        if session.generating and isinstance(ids, torch.Tensor) and ids.ndim == 2:
+            now = session.generating[-1]
+            now.history = ids.detach().cpu()
+            own = isinstance(mask, torch.Tensor) and mask.ndim == 2 and kwargs.get("encoder_outputs") is None
+            now.padding = mask.detach().cpu() if own else None
+        return self.inner(*args, **kwargs)
+
+
+_STANDING_IN = {"forward": _Forward, "generate": _Generate, "prepare_inputs_for_generation": _Prepare}
+_installed: dict[tuple[int, str], _Method] = {}
+
+
+def _examples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """How many examples generate() was given."""
+    first = {"inputs": args[0]} if args else {}
+    lead = [v for v in {**first, **kwargs}.values() if isinstance(v, torch.Tensor) and v.ndim > 1]
+    return max([int(v.shape[0]) for v in lead[:1]], default=1)
+
+
+def _ends(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> frozenset[int]:
+    """The ids that end a sequence."""
+    own = getattr(module, "generation_config", None)
+    config = kwargs.get("generation_config") or next((a for a in args[1:] if hasattr(a, "eos_token_id")), own)
+    ends = kwargs.get("eos_token_id", getattr(config, "eos_token_id", None))
+    ends = getattr(own, "eos_token_id", None) if ends is None else ends
+    listed = ends.tolist() if isinstance(ends, torch.Tensor) else ends
+    listed = listed if isinstance(listed, list | tuple) else [listed]
+    return frozenset(int(i) for i in listed if i is not None)
 
 
 def install(found: Sequence[Bound], session: Session) -> None:
@@ -94,24 +154,32 @@ def install(found: Sequence[Bound], session: Session) -> None:
     for bound in found:
         module = bound.module
         session.watched.add(id(module))
-        forward = _installed.get(id(module))
-        if forward is None:
-            own = "forward" in module.__dict__
-            forward = _installed[id(module)] = _Forward(module, module.forward, own)
-            module.__dict__["forward"] = forward
-        forward.sessions.append((session, bound.wrapper, module is found[0].module))
+        for name in _methods(module):
+            method = _installed.get((id(module), name))
+            if method is None:
+                own = name in module.__dict__
+                method = _STANDING_IN[name](module, name, getattr(module, name), own)
+                _installed[id(module), name] = method
+                module.__dict__[name] = method
+            method.sessions.append((session, bound.wrapper, module is found[0].module))
+
+
+def _methods(module: nn.Module) -> list[str]:
+    generates = all(callable(getattr(type(module), n, None)) for n in _STANDING_IN)
+    return list(_STANDING_IN) if generates else ["forward"]
 
 
 def remove(found: Sequence[Bound], session: Session) -> None:
-    """Take the session away; the last one to go puts each forward back."""
+    """Take the session away; the last one to go puts each method back."""
     for bound in found:
-        forward = _installed.get(id(bound.module))
-        if forward is None:
-            continue
-        forward.sessions[:] = [s for s in forward.sessions if s[0] is not session]
-        if not forward.sessions:
-            if forward.own:
-                bound.module.__dict__["forward"] = forward.inner
-            else:
-                bound.module.__dict__.pop("forward", None)
-            del _installed[id(bound.module)]
+        for name in _STANDING_IN:
+            method = _installed.get((id(bound.module), name))
+            if method is None:
+                continue
+            method.sessions[:] = [s for s in method.sessions if s[0] is not session]
+            if not method.sessions:
+                if method.own:
+                    bound.module.__dict__[name] = method.inner
+                else:
+                    bound.module.__dict__.pop(name, None)
+                del _installed[id(bound.module), name]

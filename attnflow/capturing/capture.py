@@ -15,8 +15,9 @@ from attnflow.capturing import gradient_edges
 from attnflow.capturing import gradients as grads
 from attnflow.capturing import outputs as returned
 from attnflow.capturing import rows as some
+from attnflow.capturing.axes import Frame, grid_of, masks_of, virtual_tokens
 from attnflow.capturing.bands import FAMILIES, REPLACING
-from attnflow.capturing.blocks import Frame, assemble
+from attnflow.capturing.blocks import assemble
 from attnflow.capturing.context import Taken, assemble_runs
 from attnflow.capturing.edges.watch import watch, watched
 from attnflow.capturing.notes import model_type, name_of, nothing, tapped, uncalled
@@ -299,7 +300,8 @@ def frame_of(model: nn.Module, given: Inputs) -> Frame:
         decoder_tokens=given.decoder_tokens or (), decoder_positions=given.decoder_positions or (),
         decoder_length=int(decoder.shape[1]) if isinstance(decoder, torch.Tensor) and given.decoder_tokens else 0,
         pixels=tuple(pixels.shape) if isinstance(pixels, torch.Tensor) else (),
-        config=getattr(model, "config", None),
+        config=getattr(model, "config", None), grid=grid_of(given.batch), prompts=virtual_tokens(model),
+        masks=masks_of(given.batch),
     )  # fmt: skip
 
 

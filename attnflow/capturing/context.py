@@ -13,7 +13,8 @@ from torch import nn
 
 from attnflow.attention import Attention
 from attnflow.capturing import generate
-from attnflow.capturing.blocks import Frame, assemble
+from attnflow.capturing.axes import Frame, grid_of, masks_of, virtual_tokens
+from attnflow.capturing.blocks import assemble
 from attnflow.capturing.edges.watch import watched
 from attnflow.capturing.notes import name_of, nothing, tapped, uncalled
 from attnflow.capturing.session import Record, Run, Session
@@ -124,8 +125,7 @@ def assemble_runs(
 ) -> list[Attention]:
     """One :class:`Attention` for each example of each run; runs that continue one another are put together."""
     out: list[Attention] = []
-    for chain in generate.chains(session):
-        records, given = generate.stitch(session, chain)
+    for chain, records, given in generate.groups(session):
         frame = _frame(model, tokenizer, given, records)
         frame = replace(frame, survey=None if session.layers is None else session.survey)
         out += assemble(
@@ -148,6 +148,7 @@ def _frame(model: nn.Module, tokenizer: Any, given: Run, records: list[Record]) 
         batch, tokens, kept, int(ids.shape[1]) if ids is not None and ids.ndim == 2 else 0,
         decoder_tokens, decoder_kept, int(decoder.shape[1]) if decoder is not None else 0,
         tuple(pixels.shape) if pixels is not None else (), getattr(model, "config", None),
+        grid_of(given.inputs), virtual_tokens(model), masks_of(given.inputs),
     )  # fmt: skip
 
 

@@ -7,21 +7,50 @@ keys so far. Put under one another, the rows are the causal matrix of the whole 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 
+from attnflow.capturing import sequences
 from attnflow.capturing.session import Record, Run, Session
 from attnflow.errors import CaptureError
 
 
+def groups(session: Session) -> Iterator[tuple[list[int], list[Record], Run]]:
+    """(runs that belong together, one record per layer, what the whole sequence was given), in the order of the runs.
+
+    What ``generate()`` ran is put together along the sequences that it returned; other runs row under row.
+    """
+    for chain in chains(session):
+        number = session.given[chain[0]].generation
+        found = None if number is None else sequences.along(session, session.generations[number], chain)
+        if found is not None:
+            yield chain, *found
+            continue
+        for part in _continued(session, chain):
+            yield part, *stitch(session, part)
+
+
 def chains(session: Session) -> list[list[int]]:
-    """Numbers of the runs that belong together, in order."""
+    """Numbers of the runs that belong together, in order: of one ``generate()``, or continuing one cache."""
     found: list[list[int]] = []
-    for number in sorted({r.call.run for r in session.records}):
+    for number, run in [(n, session.given[n]) for n in sorted({r.call.run for r in session.records})]:
+        before = session.given[found[-1][-1]].generation if found else None
+        goes_on = run.past > 0 if run.generation is None else run.generation == before
+        if found and goes_on:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return found
+
+
+def _continued(session: Session, chain: Sequence[int]) -> list[list[int]]:
+    """A chain, parted where a run has nothing in its cache."""
+    found: list[list[int]] = []
+    for number in chain:
         if found and session.given[number].past > 0:
             found[-1].append(number)
         else:

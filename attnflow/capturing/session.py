@@ -183,12 +183,32 @@ class Run:
 
     ``past`` is the number of positions that were in the cache before. ``found`` and ``left`` are one number of every
     cached key, ``[batch, keys]``, before and after the run: by them a batch that was reordered in between is seen.
+    Inside ``generate()``, ``history`` are all ids so far, ``padding`` is their mask, ``generation`` the number of its
+    call.
     """
 
     inputs: dict[str, Any] = field(default_factory=dict)
     past: int = 0
     found: torch.Tensor | None = None
     left: torch.Tensor | None = None
+    history: torch.Tensor | None = None
+    padding: torch.Tensor | None = None
+    generation: int | None = None
+
+
+@dataclass(eq=False)
+class Generation:
+    """One call of ``generate()`` on so many ``examples``.
+
+    ``sequences`` is what it returned, ``ends`` are the ids that end a sequence; ``history`` and ``padding`` are the ids
+    and the mask of its next run.
+    """
+
+    examples: int
+    ends: frozenset[int]
+    sequences: torch.Tensor | None = None
+    history: torch.Tensor | None = None
+    padding: torch.Tensor | None = None
 
 
 @dataclass(eq=False)
@@ -249,6 +269,8 @@ class Session:
         self.outside: list[tuple[int, ...]] = []
         self.settle: Callable[[], None] = _nothing
         self.reached = False
+        self.generations: list[Generation] = []
+        self.generating: list[Generation] = []
 
     # What the session hears of the models and of every attention module says where the run is.
 
@@ -269,16 +291,28 @@ class Session:
         names = list(inspect.signature(module.forward).parameters)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         run = Run()
-        for name in _NAMING:
-            value = given.get(name)
-            if isinstance(value, torch.Tensor):
+        for name, value in given.items():
+            if (name in _NAMING or name.endswith("mask")) and isinstance(value, torch.Tensor):
                 run.inputs[name] = value.detach()
         past = given.get("past_key_values")
         length = getattr(past, "get_seq_length", None)
         run.past = int(length()) if length is not None else 0
         if self.tracing and run.past:
             run.found = _trace(past)
+        if self.generating and self.generating[-1].history is not None:
+            now = self.generating[-1]
+            run.history, run.padding, run.generation = now.history, now.padding, self.generations.index(now)
         return run
+
+    def enter_generate(self, generation: Generation) -> None:
+        """A call of ``generate()`` begins."""
+        self.generations.append(generation)
+        self.generating.append(generation)
+
+    def leave_generate(self, generation: Generation, sequences: torch.Tensor | None) -> None:
+        """It ends, also by an exception."""
+        self.generating.remove(generation)
+        generation.sequences, generation.history = sequences, None
 
     def leave_model(self, module: nn.Module, wrapper: bool, last: bool, output: Any) -> None:
         """The forward ends, also by an exception; with the ``last`` one the run is over."""
@@ -387,7 +421,9 @@ def _nothing() -> None:
 def _over(first: Run, then: Run) -> Run:
     """What is known of one run from two models that were entered in it; what the second was given counts."""
     found = then.found if then.found is not None else first.found
-    return Run({**first.inputs, **then.inputs}, max(first.past, then.past), found, first.left)
+    late = then if then.history is not None else first
+    inputs, past = {**first.inputs, **then.inputs}, max(first.past, then.past)
+    return Run(inputs, past, found, first.left, late.history, late.padding, late.generation)
 
 
 def _is_cross(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -419,10 +455,9 @@ def _origin(own: Any, other: Any) -> tuple[int, ...]:
 
 
 def _trace(cache: Any) -> torch.Tensor | None:
-    """One number of every key that a cache holds."""
+    """One number of every key that a cache holds, in all layers: those of the first tell ids alone, of a window few."""
     own = getattr(cache, "self_attention_cache", cache)
-    for layer in getattr(own, "layers", None) or ():
-        keys = getattr(layer, "keys", None)
-        if isinstance(keys, torch.Tensor) and keys.ndim == 4 and keys.shape[2]:
-            return keys[:, 0, :, 0].detach().clone()
-    return None
+    layers = [getattr(layer, "keys", None) for layer in getattr(own, "layers", None) or ()]
+    held = [k[:, 0, :, 0].detach() for k in layers if isinstance(k, torch.Tensor) and k.ndim == 4 and k.shape[2]]
+    same = [k.to(held[0].device) for k in held if k.shape[0] == held[0].shape[0]]
+    return torch.cat(same, 1) if same else None

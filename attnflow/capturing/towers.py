@@ -14,6 +14,7 @@ from attnflow.capturing.session import Record
 from attnflow.errors import CaptureError
 
 _KINDS = (
+    ("multimodal", re.compile(r"multimodal", re.I)),
     ("vision", re.compile(r"vision|visual|image|patch(?!er)|pixel", re.I)),
     ("audio", re.compile(r"audio|speech|sound|acoustic", re.I)),
     ("qformer", re.compile(r"q_?former", re.I)),
@@ -173,6 +174,10 @@ def _numbers(members: list[Record], notes: list[str]) -> tuple[list[int], int]:
 
 def _name(found: list[Tower], paths: set[str]) -> None:
     """Short names: self; encoder, decoder, cross; vision, text, audio; else the path."""
+    shared = _model_name(paths)
+    for tower in found:
+        tower.name = tower.name.removeprefix(shared)
+    paths = {p.removeprefix(shared) for p in paths}
     crossed = {t.name.split("#")[0] for t in found if t.kind == "cross"}
     two = any(_part(p, "encoder") for p in paths) and any(_part(p, "decoder") for p in paths)
     kinds = {p: _label(p, paths, crossed, two) for p in paths}
@@ -191,6 +196,14 @@ def _name(found: list[Tower], paths: set[str]) -> None:
             name = f"{name}.{int(stage)}" if name != "self" else f"stage{int(stage)}"
         used[name] += 1
         tower.name = name if used[name] == 1 else f"{name}.{used[name]}"
+
+
+def _model_name(paths: set[str]) -> str:
+    """The name of the whole model that stands before all paths: that of SpeechT5 says nothing about its towers."""
+    first = {p.split(".")[0] for p in paths}
+    name = next(iter(first), "")
+    part = re.search(r"model|tower|encoder|decoder|former", name)
+    return f"{name}." if len(paths) > 1 and len(first) == 1 and not part and _looks(name) else ""
 
 
 def _part(path: str, word: str) -> bool:

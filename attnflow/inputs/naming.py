@@ -218,7 +218,7 @@ def image_tokens(config: Any, shape: tuple[int, ...], length: int | None = None)
     >>> image_tokens(SimpleNamespace(patch_size=16), (1, 3, 32, 32), 5)
     ('[CLS]', 'patch 0,0', 'patch 0,1', 'patch 1,0', 'patch 1,1')
     """
-    vision = getattr(config, "vision_config", None) or config
+    vision = vision_config(config)
     size = getattr(vision, "patch_size", None)
     pair = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, list | tuple) else ()
     if len(pair) < 2 or len(shape) < 4 or not all(isinstance(p, int) and p > 0 for p in pair[-2:]):
@@ -234,3 +234,41 @@ def image_tokens(config: Any, shape: tuple[int, ...], length: int | None = None)
     before = ["[CLS]"][:extra] + [f"[extra {i}]" for i in range(1, extra)]
     special = [True] * len(before) + [False] * len(patches)
     return Tokens(before + patches, special, marks={"cls": 0} if before else {})
+
+
+def vision_config(config: Any) -> Any:
+    """The part of a config that describes the tower of images; the config itself where there is none."""
+    for name in ("vision_config", "image_config", "encoder"):
+        part = getattr(config, name, None)
+        if part is not None and getattr(part, "patch_size", None) is not None:
+            return part
+    return config
+
+
+def packed_tokens(config: Any, grid: Sequence[Sequence[int]], length: int) -> Tokens:
+    """Names of the patches of images that are packed into one row, each ``grid`` entry being (frames, rows, columns).
+
+    The patches stand in squares that are merged later (Qwen2-VL), and the squares in windows (Qwen2.5-VL).
+
+    >>> from types import SimpleNamespace
+    >>> config = SimpleNamespace(patch_size=14, spatial_merge_size=2)
+    >>> packed_tokens(config, [(1, 2, 4)], 8)[:5]
+    ('patch 0,0', 'patch 0,1', 'patch 1,0', 'patch 1,1', 'patch 0,2')
+    """
+    vision = vision_config(config)
+    merge = getattr(vision, "spatial_merge_size", None) or 1
+    if sum(t * h * w for t, h, w in grid) != length or any(h % merge or w % merge for _, h, w in grid):
+        return Tokens.numbered(length)
+    names: list[str] = []
+    for image, (frames, rows, columns) in enumerate(grid):
+        first = f"{image}: " if len(grid) > 1 else ""
+        window = getattr(vision, "window_size", None)
+        side = window // merge // vision.patch_size if window else 0
+        for frame in range(frames):
+            before = first + (f"frame {frame} " if frames > 1 else "")
+            squares = [(r, c) for r in range(rows // merge) for c in range(columns // merge)]
+            if side:
+                squares.sort(key=lambda at: (at[0] // side, at[1] // side))
+            places = [(r * merge + i, c * merge + j) for r, c in squares for i in range(merge) for j in range(merge)]
+            names += [f"{before}patch {r},{c}" for r, c in places]
+    return Tokens(names)

@@ -116,6 +116,9 @@ MODELS = {
     "electra": _text("Electra", embedding_size=8),
     "falcon": _text("Falcon", "ForCausalLM", alibi=True),
     "gemma2": _text("Gemma2", "ForCausalLM", num_key_value_heads=2, head_dim=8, sliding_window=4),
+    "gemma3": lambda **c: tf.Gemma3ForCausalLM(
+        tf.Gemma3TextConfig(**{**SMALL, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4, **c})
+    ),
     "gpt-neo": lambda **c: tf.GPTNeoForCausalLM(
         tf.GPTNeoConfig(
             hidden_size=16,

@@ -261,16 +261,18 @@ def _line(error: Exception) -> str:
 
 @contextmanager
 def _time_limit(seconds: int) -> Iterator[None]:
+    """So many seconds of the processor's time: how busy the machine is must not decide what can be built."""
+
     def stop(*_: Any) -> None:
         raise TimeoutError(f"longer than {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def floats(output: Any) -> Iterator[Tensor]:
