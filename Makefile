@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast lint format docs screenshots bench release-check newcomer clean
+.PHONY: help demo test fast test-versions lint format docs screenshots bench release-check newcomer clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,9 @@ test: lint ## Lint, type check, and all tests with coverage
 
 fast: $(VENV)/.dev ## The quick tests only
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+test-versions: $(BIN)/python ## The quick tests with other versions of transformers and torch, in .versions/
+	$(BIN)/python tests/versions.py $(ARGS)
 
 lint: $(VENV)/.dev ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check .
@@ -69,4 +72,4 @@ newcomer: $(VENV)/.dev ## Do all that the README says, from nothing, and stop at
 	@PYTHON=$(CURDIR)/$(BIN)/python sh benchmarks/newcomer.sh
 
 clean: ## Remove what was built
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .import_linter_cache .pytest_cache htmlcov .coverage
+	rm -rf $(VENV) .versions build dist site .mypy_cache .ruff_cache .import_linter_cache .pytest_cache htmlcov .coverage

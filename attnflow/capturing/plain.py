@@ -19,8 +19,11 @@ BLOCK_NUMBERS = 1 << 20
 
 _verdicts: dict[tuple[type, Any], bool] = {}
 
-Plans = dict[tuple[int, int], tuple[torch.Tensor, list[tuple[int, int, int, int]]]]
-"""For a mask and a block size, which keys each block of rows may see. The mask is held so that its id stays its own."""
+Step = tuple[int, int, int, int, int, int]
+"""First row, last row, first key, last key of a block, and between which keys its mask is not zero."""
+
+Plans = dict[tuple[int, int], tuple[torch.Tensor, list[Step]]]
+"""The blocks of rows for a mask and a block size. The mask is held so that its id stays its own."""
 
 
 def usable(
@@ -110,7 +113,9 @@ def attention(
     kept = reduction.buffer(batch, heads, rows, keys, query.device) if reduction is not None else None
     out = query.new_empty(batch, rows, heads, value.shape[-1])
     values = value.reshape(batch * groups, keys, value.shape[-1])
-    for start, stop, first, last, weights in blocks(query, key, mask, scaling, block, plans):
+    # One piece of memory for all blocks stays in the processor's cache.
+    room = query.new_empty(batch * heads * min(block_rows(query, key, block), rows) * keys)
+    for start, stop, first, last, weights in blocks(query, key, mask, scaling, block, plans, room):
         n = stop - start
         if kept is not None and reduction is not None:
             reduction.put(kept, weights, start, first)
@@ -126,8 +131,12 @@ def blocks(
     scaling: float | None,
     block: int | None,
     plans: Plans,
+    room: torch.Tensor | None = None,
 ) -> Iterator[tuple[int, int, int, int, torch.Tensor]]:
-    """(first row, last row, first key, last key, weights ``[batch, heads, rows, keys]``) of each block of rows."""
+    """(first row, last row, first key, last key, weights ``[batch, heads, rows, keys]``) of each block of rows.
+
+    In ``room``, if it is given, the weights of each block take the place of those before.
+    """
     batch, heads, rows, width = query.shape
     groups, keys = key.shape[1], key.shape[2]
     share = heads // groups
@@ -135,22 +144,25 @@ def blocks(
     size = block_rows(query, key, block)
     transposed = key.reshape(batch * groups, keys, width).transpose(1, 2)
     none = query.new_empty(1, 1, 1)
-    for start, stop, first, last in _plan(mask, rows, keys, size, plans):
+    for start, stop, first, last, low, high in _plan(mask, rows, keys, size, plans):
         n = stop - start
         part = query[:, :, start:stop].reshape(batch * groups, share * n, width)
+        shape = (batch * groups, share * n, last - first)
         # The scale is applied to the product, as the model's own function does, so that both round alike.
-        scores = torch.baddbmm(none, part, transposed[..., first:last], beta=0, alpha=scale)
+        given = None if room is None else room[: batch * heads * n * (last - first)].view(shape)
+        scores = torch.baddbmm(none, part, transposed[..., first:last], beta=0, alpha=scale, out=given)
         scores = scores.view(batch, heads, n, last - first)
-        if mask is not None:
-            scores += mask[:, :, start:stop, first:last] if mask.shape[2] > 1 else mask[..., first:last]
+        if mask is not None and high > low:
+            shown = mask[:, :, start:stop, low:high] if mask.shape[2] > 1 else mask[..., low:high]
+            scores[..., low - first : high - first] += shown
         torch.softmax(scores, -1, out=scores)
         yield start, stop, first, last, scores
 
 
-def _plan(mask: torch.Tensor | None, rows: int, keys: int, size: int, plans: Plans) -> list[tuple[int, int, int, int]]:
-    """(first row, last row, first key, last key) of each block; the mask is looked at once, not in every layer."""
-    if mask is None or mask.shape[2] == 1:
-        return [(i, min(rows, i + size), 0, keys) for i in range(0, rows, size)]
+def _plan(mask: torch.Tensor | None, rows: int, keys: int, size: int, plans: Plans) -> list[Step]:
+    """The blocks of rows; the mask is looked at once, not in every layer."""
+    if mask is None:
+        return [(i, min(rows, i + size), 0, keys, 0, 0) for i in range(0, rows, size)]
     known = plans.get((id(mask), size))
     if known is not None:
         return known[1]
@@ -158,12 +170,19 @@ def _plan(mask: torch.Tensor | None, rows: int, keys: int, size: int, plans: Pla
     made = []
     for start in range(0, rows, size):
         stop = min(rows, start + size)
-        seen = mask[:, :, start:stop] > hidden
+        part = mask[:, :, start:stop] if mask.shape[2] > 1 else mask
+        seen = part > hidden
         first, last = 0, keys
         # A row that may see nothing is spread over all keys, so its block keeps them all.
         if bool(seen.any(-1).all()):
-            columns = torch.nonzero(seen.flatten(0, 2).any(0)).flatten()
-            first, last = int(columns[0]), int(columns[-1]) + 1
-        made.append((start, stop, first, last))
+            first, last = _span(seen)
+        low, high = _span(part[..., first:last] != 0)
+        made.append((start, stop, first, last, first + low, first + high))
     plans[id(mask), size] = (mask, made)
     return made
+
+
+def _span(cells: torch.Tensor) -> tuple[int, int]:
+    """The first column with a true cell, and that behind the last one."""
+    columns = torch.nonzero(cells.flatten(0, 2).any(0)).flatten()
+    return (int(columns[0]), int(columns[-1]) + 1) if len(columns) else (0, 0)

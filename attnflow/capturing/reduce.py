@@ -73,7 +73,11 @@ class Reduction:
             return
         wide = torch.float64 if weights.dtype == torch.float64 else torch.float32
         if self.heads == "mean":
-            buffer[:, rows, keys] = weights.mean(1, dtype=wide).to(buffer.device)
+            into = buffer[:, rows, keys]
+            if into.dtype == wide and into.device == weights.device:
+                torch.mean(weights, 1, dtype=wide, out=into)
+            else:
+                into.copy_(weights.mean(1, dtype=wide))
         elif isinstance(self.heads, str):
             pick = torch.amax if self.heads == "max" else torch.amin
             buffer[:, rows, keys] = pick(weights, 1).to(buffer.device)

@@ -13,6 +13,7 @@ from attnflow.capturing import bands
 from attnflow.capturing.session import Record
 from attnflow.errors import CaptureError
 
+_BOTH = re.compile(r"Bi(?=[A-Z])|Bidirectional")
 _KINDS = (
     ("multimodal", re.compile(r"multimodal", re.I)),
     ("vision", re.compile(r"vision|visual|image|patch(?!er)|pixel", re.I)),
@@ -87,6 +88,8 @@ def _whole(records: Sequence[Record], notes: list[str]) -> list[Record]:
         elif all(p.queries == p.keys and p.weights.shape[:-2] == first.weights.shape[:-2] for p in parts):
             out.append(_packed(parts))
             notes.append(f"{first.call.tower}: sequences packed into one row do not see each other.")
+        elif _both_ways(parts):
+            out += parts
         elif first.source == "tap":
             shapes = ", ".join(sorted({f"{p.queries}×{p.keys}" for p in parts}))
             raise CaptureError(
@@ -96,6 +99,13 @@ def _whole(records: Sequence[Record], notes: list[str]) -> list[Record]:
         else:
             out += parts
     return out
+
+
+def _both_ways(parts: list[Record]) -> bool:
+    """True for image and text that look at each other in one module, as in Grounding DINO."""
+    one, other = parts[0], parts[-1]
+    swapped = one.queries == other.keys != one.keys == other.queries
+    return len(parts) == 2 and swapped and bool(_BOTH.search(type(one.site.module).__name__))
 
 
 def _from_chunks(records: Sequence[Record]) -> list[Record]:

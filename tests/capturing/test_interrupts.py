@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import threading
@@ -17,6 +18,8 @@ from attnflow import capture
 from attnflow.capturing import state
 from tests.capturing import tiny
 from tests.capturing.test_restore import fingerprint
+
+TIMES = int(os.environ.get("ATTNFLOW_INTERRUPTS", "300"))
 
 
 def _lines(call: Any) -> int:
@@ -82,6 +85,41 @@ def test_an_interrupt_at_any_line_leaves_nothing(name: str, own: bool) -> None:
         assert signal.getsignal(signal.SIGINT) is handler and torch.is_grad_enabled(), at
         assert not state._open and not state._switched, at
         assert not state._guard._is_owned() and not state.lock_of(model)._is_owned(), at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [False, True])
+def test_hundreds_of_interrupts_at_any_time(own: bool) -> None:
+    """Real signals, at moments that nobody chose: a stray hook once in some hundred would be seen here."""
+    model, ids = tiny.model("bert").train(), torch.tensor([tiny.IDS])
+    before, handler, chance = fingerprint(model), signal.getsignal(signal.SIGINT), random.Random(0)
+    main, stopped = threading.main_thread().ident, 0
+    assert main is not None
+
+    def once() -> None:
+        if own:
+            with capture(model):
+                model(ids)
+        else:
+            capture(model, None, tiny.IDS)
+
+    once()
+    begun = time.perf_counter()
+    once()
+    usual = time.perf_counter() - begun
+    for _ in range(TIMES):
+        timer = threading.Timer(chance.uniform(0, 1.2) * usual, signal.pthread_kill, (main, signal.SIGINT))
+        try:
+            timer.start()
+            once()
+            timer.join()
+            time.sleep(0.001)
+        except KeyboardInterrupt:
+            stopped += 1
+        timer.join()
+        assert fingerprint(model) == before and signal.getsignal(signal.SIGINT) is handler
+        assert not state._open and not state._switched and not state._guard._is_owned()
+    assert stopped > TIMES // 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
