@@ -177,6 +177,7 @@ class Watch(Protocol):
         """The run is over."""
 
 
+@one_line
 @dataclass
 class Run:
     """What one run of the model was given, as far as it names positions.
@@ -196,6 +197,7 @@ class Run:
     generation: int | None = None
 
 
+@one_line
 @dataclass(eq=False)
 class Generation:
     """One call of ``generate()`` on so many ``examples``.
