@@ -109,8 +109,8 @@ class _Generate(_Method):
             output = self.inner(*args, **kwargs)
         finally:
             made = getattr(output, "sequences", output)
-            fits = isinstance(made, torch.Tensor) and made.ndim == 2 and not made.is_floating_point()
-            session.leave_generate(generation, made.detach().cpu() if fits else None)
+            ids = isinstance(made, torch.Tensor) and made.ndim == 2 and not made.is_floating_point()
+            session.leave_generate(generation, made.detach().cpu() if ids and made is not None else None)
         return output
 
 

@@ -76,6 +76,9 @@ def _whole(records: Sequence[Record], notes: list[str]) -> list[Record]:
         calls.setdefault(key, []).append(record)
     out = []
     for parts in calls.values():
+        if any(p.source == "interface" for p in parts):
+            # SAM 2 also computes a softmax over its heads, which it does not use.
+            parts = [p for p in parts if p.source != "tap"]
         first = parts[0]
         if len(parts) == 1:
             out.append(first)
@@ -88,7 +91,7 @@ def _whole(records: Sequence[Record], notes: list[str]) -> list[Record]:
         elif all(p.queries == p.keys and p.weights.shape[:-2] == first.weights.shape[:-2] for p in parts):
             out.append(_packed(parts))
             notes.append(f"{first.call.tower}: sequences packed into one row do not see each other.")
-        elif _both_ways(parts):
+        elif _apart(parts):
             out += parts
         elif first.source == "tap":
             shapes = ", ".join(sorted({f"{p.queries}×{p.keys}" for p in parts}))
@@ -101,11 +104,17 @@ def _whole(records: Sequence[Record], notes: list[str]) -> list[Record]:
     return out
 
 
-def _both_ways(parts: list[Record]) -> bool:
-    """True for image and text that look at each other in one module, as in Grounding DINO."""
-    one, other = parts[0], parts[-1]
-    swapped = one.queries == other.keys != one.keys == other.queries
-    return len(parts) == 2 and swapped and bool(_BOTH.search(type(one.site.module).__name__))
+def _apart(parts: list[Record]) -> bool:
+    """True for two softmaxes of one module that are two things.
+
+    In Grounding DINO image and text look at each other; in ProphetNet the text and its predicted n-grams have a stream
+    each, and the second also looks at the first.
+    """
+    one, other = sorted(parts, key=lambda r: r.keys)[:: max(len(parts) - 1, 1)][:2]
+    name = type(one.site.module).__name__
+    swapped = one.queries == other.keys != one.keys == other.queries and bool(_BOTH.search(name))
+    streams = one.queries == one.keys == other.queries == other.keys // 2 and "Ngram" in name
+    return len(parts) == 2 and (swapped or streams)
 
 
 def _from_chunks(records: Sequence[Record]) -> list[Record]:
