@@ -25,7 +25,7 @@ class Room:
 
     scores: int = 120_000
     edges: int = 90_000
-    work: float = 1.6e8
+    work: float = 1.0e8
 
     def half(self) -> Room:
         """The room of the way that is shown first, where there are others."""
