@@ -84,7 +84,7 @@ def test_errors_are_one_paragraph(folder, capsys):
 
 def test_many_questions(folder, tmp_path):
     file = tmp_path / "questions.jsonl"
-    rows = [{"context": CONTEXT, "question": QUESTION, "answer": "red", "gold": n} for n in (0, 1)]
+    rows = [{"context": CONTEXT, "question": QUESTION, "answer": "red", "gold": n} for n in (0, 1, 2)]
     file.write_text("\n".join(map(json.dumps, rows)))
     given = [
         "answer",
@@ -100,6 +100,6 @@ def test_many_questions(folder, tmp_path):
     ]
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 0, done.output
-    assert "precision" in done.output and "0.500" in done.output and (tmp_path / "run" / "settings.json").exists()
+    assert "precision" in done.output and "0.333" in done.output and (tmp_path / "run" / "settings.json").exists()
     with pytest.raises(InputError, match="--data was given and so was one prompt"):
         CliRunner().invoke(app, [*given, "--prompt", "x"], catch_exceptions=False)
