@@ -44,8 +44,7 @@ class Versions:
 
 
 MATRIX = (
-    Versions("oldest", "5.1.0", "2.13.0"),
-    Versions("between", "5.10.4", "2.13.0"),
+    Versions("oldest", "5.15.1", "2.13.0"),
     Versions("pinned", "5.22.2", "2.13.0"),
     Versions("newest", "5.23.0", "2.13.0"),
 )
