@@ -65,15 +65,15 @@ def run(model: Any, method: str, ids: torch.Tensor) -> Any:
         model.set_attn_implementation("sdpa")
 
 
-def _ids(length: int) -> torch.Tensor:
+def ids_of(length: int) -> torch.Tensor:
     return torch.randint(5, 20000, (1, length), generator=torch.Generator().manual_seed(length))
 
 
 def times(shape: str, length: int, rounds: int) -> dict[str, float]:
     """Least seconds of each method, interleaved."""
-    model, ids = build(shape), _ids(length)
+    model, ids = build(shape), ids_of(length)
     best = dict.fromkeys(METHODS, float("inf"))
-    run(model, "capture", _ids(16))
+    run(model, "capture", ids_of(16))
     for _ in range(rounds):
         for method in METHODS:
             start = time.perf_counter()
@@ -82,11 +82,11 @@ def times(shape: str, length: int, rounds: int) -> dict[str, float]:
     return best
 
 
-def peak(shape: str, length: int, method: str) -> float:
-    """MiB above the loaded model, in a fresh process."""
+def peak(shape: str, length: int, method: str, run: Callable[..., Any] = run) -> float:
+    """MiB above the loaded model while ``run(model, method, ids)`` works, in a fresh process."""
     context = multiprocessing.get_context("fork")
     reader, writer = context.Pipe(duplex=False)
-    child = context.Process(target=_measure, args=(shape, length, method, writer))
+    child = context.Process(target=_measure, args=(shape, length, method, run, writer))
     child.start()
     writer.close()
     try:
@@ -95,10 +95,10 @@ def peak(shape: str, length: int, method: str) -> float:
         child.join()
 
 
-def _measure(shape: str, length: int, method: str, writer: Any) -> None:
-    model, ids = build(shape), _ids(length)
+def _measure(shape: str, length: int, method: str, run: Callable[..., Any], writer: Any) -> None:
+    model, ids = build(shape), ids_of(length)
     with torch.no_grad():
-        model(_ids(16))
+        model(ids_of(16))
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     kept = run(model, method, ids)

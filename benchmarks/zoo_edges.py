@@ -62,13 +62,15 @@ def examine(kind: str) -> Row:
 
 
 def warm() -> None:
-    """Compile the kernel before the forks."""
+    """Compile the kernels before the forks."""
     import torch
 
     from attnflow.capturing.edges.l1 import distances
+    from attnflow.capturing.edges.l2 import lengths, pairs
 
-    one = torch.ones(1, 1, 1, 1)
-    distances(one, one, None, one[0], torch.empty(1, 1, 1))
+    for one in (torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.float64)):
+        distances(one, one, None, one[0])
+        lengths(one, pairs(one))
 
 
 def table_of(rows: dict[str, Row]) -> pd.DataFrame:
@@ -213,6 +215,7 @@ def main() -> int:
     rows = zoo.known(cache)
     again = {t for t, r in rows.items() if options.again and re.search(options.again, str(r))}
     warm()
+    zoo.SECONDS = 900
     zoo.sweep([t for t in chosen if t not in rows or t in again], cache, rows, options.workers, examine)
     rows = zoo.known(cache)
     done = {t: rows[t] for t in chosen if t in rows}

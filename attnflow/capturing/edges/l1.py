@@ -19,45 +19,47 @@ def distances(
     heads: torch.Tensor,
     scale: torch.Tensor | None,
     y: torch.Tensor,
-    out: torch.Tensor,
-) -> None:
-    """Fill ``out`` [B, n, m] from ``weights`` [B, H, n, m], ``heads`` [B, m, H, e] and ``y`` [B, n, e].
+    first: int = 0,
+) -> torch.Tensor:
+    """``[B, n, m']`` of ``weights`` [B, H, n, m], ``heads`` [B, H, m', e] and ``y`` [B, n, e].
 
-    ``scale`` [B, n] is a factor of each output position. Pairs of which all weights are zero get zero.
+    ``heads`` are those of the input positions from ``first`` on. ``scale`` [B, n] is a factor of each output position.
+    Pairs of which all weights are zero get zero.
     """
-    w = weights.permute(0, 3, 2, 1)
-    if scale is not None:
-        w = w * scale[:, None, :, None]
-    w = w.contiguous()
     if y.device.type != "cpu":
-        _by_products(w, heads, y, out)
-        return
-    found = torch.empty(out.transpose(1, 2).shape, dtype=y.dtype)
-    for b in range(len(w)):
-        _on_threads(w[b].numpy(), heads[b].numpy(), y[b].contiguous().numpy(), found[b].numpy())
-    out.copy_(found.transpose(1, 2))
+        return _by_products(weights[..., first : first + heads.shape[2]], heads, scale, y)
+    found = torch.empty(len(y), heads.shape[2], y.shape[1], dtype=y.dtype)
+    factor = torch.ones(y.shape[:2], dtype=y.dtype) if scale is None else scale.contiguous()
+    weights, heads, y = weights.contiguous(), heads.contiguous(), y.contiguous()
+    for b in range(len(weights)):
+        columns(_kernel(), found[b], first, weights[b].numpy(), heads[b].numpy(), factor[b].numpy(), y[b].numpy())
+    return found.transpose(1, 2)
 
 
-def _by_products(w: torch.Tensor, heads: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+def _by_products(weights: Any, heads: Any, scale: Any, y: torch.Tensor) -> torch.Tensor:
     """The same by matrix products, for other devices than the processor."""
-    length = y.abs().sum(-1)
+    length, out = y.abs().sum(-1), y.new_empty(*y.shape[:2], heads.shape[2])
     for j in range(out.shape[2]):
-        far = (y - torch.matmul(w[:, j], heads[:, j])).abs().sum(-1)
-        out[:, :, j] = torch.where((w[:, j] != 0).any(-1), length - far, 0.0)
+        w = weights[..., j].transpose(1, 2)
+        part = torch.matmul(w, heads[:, :, j])
+        far = (y - (part if scale is None else part * scale[..., None])).abs().sum(-1)
+        out[:, :, j] = torch.where((w != 0).any(-1), length - far, 0.0)
+    return out
 
 
-def _on_threads(w: Any, heads: Any, y: Any, out: Any) -> None:
-    """Input positions are shared out among as many threads as torch uses; the kernel lets them run together."""
-    kernel, threads = _kernel(), min(torch.get_num_threads(), len(w))
+def columns(kernel: Any, out: torch.Tensor, *given: Any) -> None:
+    """Let a kernel fill ``out`` [m, n] from one input position to another, shared out among torch's number of threads.
+
+    The kernel lets go of the interpreter, so that its threads run together.
+    """
+    m = len(out)
+    threads = min(torch.get_num_threads(), m)
     if threads < 2:
-        kernel(w, heads, y, out)
+        kernel(0, m, out.numpy(), *given)
         return
-    cuts = [range(len(w))[i::threads] for i in range(threads)]
+    cuts = [m * k // threads for k in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
-        jobs = [
-            pool.submit(kernel, w[c.start :: threads], heads[c.start :: threads], y, out[c.start :: threads])
-            for c in cuts
-        ]
+        jobs = [pool.submit(kernel, cuts[k], cuts[k + 1], out.numpy(), *given) for k in range(threads)]
         for job in jobs:
             job.result()
 
@@ -70,11 +72,13 @@ def _kernel() -> Any:
     return njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})(_fill)
 
 
-def _fill(w: Any, heads: Any, y: Any, out: Any) -> None:  # pragma: no cover: compiled
-    """``out`` [m, n] of ``w`` [m, n, H], ``heads`` [m, H, e], ``y`` [n, e]; four heads in one pass."""
-    m, n, count = w.shape
+def _fill(
+    first: int, last: int, out: Any, skip: int, w: Any, heads: Any, scale: Any, y: Any
+) -> None:  # pragma: no cover: compiled
+    """``out`` [m', n] of ``w`` [H, n, m], ``heads`` [H, m', e], ``y`` [n, e]; four heads in one pass."""
+    count, n, _ = w.shape
     width = heads.shape[2]
-    rest, length = np.empty(width, y.dtype), np.empty(n, y.dtype)
+    rest, length, a = np.empty(width, y.dtype), np.empty(n, y.dtype), np.empty(count, y.dtype)
     for i in range(n):
         # Summed as the distances below are, so that a part of zero is at a distance of exactly the length.
         for x in range(width):
@@ -83,13 +87,12 @@ def _fill(w: Any, heads: Any, y: Any, out: Any) -> None:  # pragma: no cover: co
         for x in range(width):
             far += abs(rest[x])
         length[i] = far
-    for j in range(m):
-        u = heads[j]
+    for j in range(first, last):
         for i in range(n):
-            a = w[j, i]
             used = False
             for h in range(count):
-                used |= a[h] != 0
+                a[h] = w[h, i, skip + j] * scale[i]
+                used |= w[h, i, skip + j] != 0
             if not used:
                 out[j, i] = 0
                 continue
@@ -98,12 +101,12 @@ def _fill(w: Any, heads: Any, y: Any, out: Any) -> None:  # pragma: no cover: co
             h = 0
             while h + 4 <= count:
                 a0, a1, a2, a3 = a[h], a[h + 1], a[h + 2], a[h + 3]
-                u0, u1, u2, u3 = u[h], u[h + 1], u[h + 2], u[h + 3]
+                u0, u1, u2, u3 = heads[h, j], heads[h + 1, j], heads[h + 2, j], heads[h + 3, j]
                 for x in range(width):
                     rest[x] -= a0 * u0[x] + a1 * u1[x] + a2 * u2[x] + a3 * u3[x]
                 h += 4
             while h < count:
-                a0, u0 = a[h], u[h]
+                a0, u0 = a[h], heads[h, j]
                 for x in range(width):
                     rest[x] -= a0 * u0[x]
                 h += 1

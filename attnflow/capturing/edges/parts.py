@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from attnflow.capturing.edges.l1 import distances
+from attnflow.capturing.edges.l2 import lengths, pairs
 from attnflow.capturing.edges.steps import Add, Centre, Linear, Norm, Scale, Sizes, Step, View, factor_kind
 
 BLOCK = 1 << 21
@@ -46,6 +47,7 @@ class Parts:
         error: how far ``total`` is from ``y``, and attention's part from the model's, relative to their size.
         norms: how many norms were made linear.
         beside: how many other parts of the layer are added at the same place.
+        mixed: (these weights, weights × values), once computed.
     """
 
     weights: torch.Tensor
@@ -61,6 +63,7 @@ class Parts:
     error: float = 0.0
     norms: int = 0
     beside: int = 0
+    mixed: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
     def e(self) -> int:
@@ -68,7 +71,7 @@ class Parts:
         return int(self.y.shape[-1])
 
     def heads(self, first: int, last: int) -> torch.Tensor:
-        """``[B, m', H, e]``: what each head makes of each input position from ``first`` to ``last``."""
+        """``[B, H, m', e]``: what each head makes of each input position from ``first`` to ``last``."""
         assert self.matrix is not None
         size = self.sizes
         values = self.values[:, :, first:last]
@@ -77,12 +80,12 @@ class Parts:
             values = values.repeat_interleave(share, 1)
         matrix = self.matrix.view(size.heads, -1, self.matrix.shape[-1])
         out = torch.matmul(values.transpose(0, 1).reshape(size.heads, -1, values.shape[-1]), matrix)
-        return out.view(size.heads, size.batch, last - first, -1).permute(1, 2, 0, 3).contiguous()
+        return out.view(size.heads, size.batch, last - first, -1).transpose(0, 1)
 
     def vectors(self, first: int, last: int) -> torch.Tensor:
         """``[B, n, m', e]``: the attention parts themselves, of the input positions from ``first`` to ``last``."""
         weights = self.weights[..., first:last].permute(0, 3, 2, 1)
-        t = torch.matmul(weights, self.heads(first, last)).transpose(1, 2)
+        t = torch.matmul(weights, self.heads(first, last).transpose(1, 2)).transpose(1, 2)
         for kind, tensor in self.slow:
             t = _slow(kind, tensor, t)
         return t if self.scale is None else t * self.scale[:, :, None, None]
@@ -108,7 +111,10 @@ class Parts:
         rows = torch.nonzero((self.own >= first) & (self.own < last)).flatten()
         columns = self.own[rows]
         weights = self.weights[:, :, rows, columns]
-        t = torch.einsum("bhi,bihe->bie", weights, heads[:, columns - first])
+        start, count = int(columns[0]) - first if len(rows) else 0, len(rows)
+        in_order = bool((columns == start + first + torch.arange(count, device=columns.device)).all())
+        own = heads[:, :, start : start + count] if in_order else heads[:, :, columns - first]
+        t = torch.matmul(weights.permute(0, 2, 1)[:, :, None], own.transpose(1, 2))[:, :, 0]
         return rows, t if self.scale is None else t * self.scale[:, rows, None]
 
 
@@ -317,9 +323,13 @@ class _State:
 
 
 def _mixed(parts: Parts) -> torch.Tensor:
-    """``[B, n, H · width]``: weights × values."""
+    """``[B, n, H · width]``: weights × values, computed once for the same weights."""
+    if parts.mixed is not None and parts.mixed[0] is parts.weights:
+        return parts.mixed[1]
     values = parts.values.repeat_interleave(parts.sizes.heads // parts.values.shape[1], 1)
-    return torch.matmul(parts.weights, values).transpose(1, 2).flatten(2)
+    found = torch.matmul(parts.weights, values).transpose(1, 2).flatten(2)
+    parts.mixed = (parts.weights, found)
+    return found
 
 
 def _sum(first: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
@@ -355,23 +365,21 @@ def _slow(kind: str, tensor: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 
 def norm(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """‖T_i(j)‖₂ (Kobayashi et al. 2021, AttnRes-N and AttnResLn-N).
-
-    ‖Σ_h α_h u_h‖² = αᵀ·G_j·α with the Gram matrix G_j [H, H] of the head vectors u_h of input position j, so that no
-    vector of a pair of positions is made.
-    """
+    """‖T_i(j)‖₂ (Kobayashi et al. 2021, AttnRes-N and AttnResLn-N)."""
     size = parts.sizes
     out = parts.y.new_empty(size.batch, size.positions, size.inputs)
-    for first, last in parts.blocks(size.batch * (parts.e * size.heads + size.positions * size.heads)):
+    own, products = parts.y.new_empty(size.batch, size.positions), []
+    for first, last in parts.blocks(size.batch * parts.e * size.heads * (size.positions if parts.slow else 1)):
         if parts.slow:
             out[..., first:last] = _explicit(parts, first, last, lambda t: t.norm(dim=-1))
             continue
         heads = parts.heads(first, last)
-        gram = heads @ heads.transpose(-1, -2)
-        weights = parts.weights[..., first:last].permute(0, 3, 2, 1).contiguous()
-        squares = ((weights @ gram) * weights).sum(-1).clamp_(min=0).sqrt_().transpose(1, 2)
-        out[..., first:last] = squares if parts.scale is None else squares * parts.scale.abs()[..., None]
-        _own(parts, out, heads, first, last, lambda t, rows: t.norm(dim=-1))
+        products.append(pairs(heads))
+        _own(parts, own, heads, first, last, lambda t, rows: t.norm(dim=-1))
+    if not parts.slow:
+        out = lengths(parts.weights, torch.cat(products, -1))
+        out = out if parts.scale is None else out.mul_(parts.scale.abs()[..., None])
+        _put(parts, out, own)
     return out, _aside(parts, lambda r: r.norm(dim=-1))
 
 
@@ -380,14 +388,17 @@ def alti(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
     size, y = parts.sizes, parts.y
     length = y.abs().sum(-1)
     out = y.new_empty(size.batch, size.positions, size.inputs)
+    own = y.new_empty(size.batch, size.positions)
     for first, last in parts.blocks(size.batch * parts.e * size.heads * (size.positions if parts.slow else 1)):
         if parts.slow:
             far = _explicit(parts, first, last, lambda t: (y[:, :, None] - t).abs().sum(-1))
             out[..., first:last] = length[..., None] - far
             continue
         heads = parts.heads(first, last)
-        distances(parts.weights[..., first:last], heads, parts.scale, y, out[..., first:last])
-        _own(parts, out, heads, first, last, lambda t, rows: length[:, rows] - (y[:, rows] - t).abs().sum(-1))
+        out[..., first:last] = distances(parts.weights, heads, parts.scale, y, first)
+        _own(parts, own, heads, first, last, lambda t, rows: length[:, rows] - (y[:, rows] - t).abs().sum(-1))
+    if not parts.slow:
+        _put(parts, out, own)
     aside = _aside(parts, lambda r: (length - (y - r).abs().sum(-1)).clamp_(min=0))
     # A sum of e numbers is rounded; what is less than that is nothing.
     return out.masked_fill_(out <= 8 * torch.finfo(y.dtype).eps * length[..., None], 0), aside
@@ -427,15 +438,21 @@ def _explicit(parts: Parts, first: int, last: int, measure: Any) -> torch.Tensor
     return found
 
 
-def _own(parts: Parts, out: torch.Tensor, heads: torch.Tensor, first: int, last: int, measure: Any) -> None:
-    """The part of the own position holds the residual too."""
+def _own(parts: Parts, own: torch.Tensor, heads: torch.Tensor, first: int, last: int, measure: Any) -> None:
+    """``own`` [B, n] of the positions in a block: the part of the own position holds the residual too."""
     found = parts.of_itself(heads, first, last)
-    if found is None or parts.own is None:
+    if found is None:
         return
     rows, t = found
     if parts.residual is not None:
         t = t + parts.residual[:, rows]
-    out[:, rows, parts.own[rows]] = measure(t, rows)
+    own[:, rows] = measure(t, rows)
+
+
+def _put(parts: Parts, out: torch.Tensor, own: torch.Tensor) -> None:
+    """Put what :func:`_own` found into the column of each position."""
+    if parts.own is not None:
+        out[:, torch.arange(len(parts.own), device=out.device), parts.own] = own
 
 
 def _aside(parts: Parts, measure: Any) -> torch.Tensor | None:

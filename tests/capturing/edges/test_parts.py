@@ -11,6 +11,7 @@ import transformers as tf
 from torch import nn
 
 from attnflow.capturing.capture import capture
+from attnflow.capturing.edges import l1, l2
 from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.zoo.check import differences, snapshot
@@ -204,21 +205,28 @@ def test_no_trace_is_left_in_the_model_and_in_the_inputs():
 
 
 def test_other_devices_compute_the_same():
-    from attnflow.capturing.edges import l1
-
     torch.manual_seed(0)
-    w, heads, y = torch.rand(2, 3, 5, 4), torch.randn(2, 4, 3, 6), torch.randn(2, 5, 6)
+    w, heads, y = torch.rand(2, 3, 5, 4), torch.randn(2, 3, 4, 6), torch.randn(2, 5, 6)
     w[0, :, 2, 1] = 0
     scale = torch.rand(2, 5)
-    one, two = torch.empty(2, 5, 4), torch.empty(2, 5, 4)
-    l1.distances(w, heads, scale, y, one)
-    scaled = (w.permute(0, 3, 2, 1) * scale[:, None, :, None]).contiguous()
-    l1._by_products(scaled, heads, y, two)
+    one, two = l1.distances(w, heads, scale, y), l1._by_products(w, heads, scale, y)
     assert torch.allclose(one, two, atol=1e-5) and one[0, 2, 1] == 0
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        l1.distances(w, heads, scale, y, two)
+        two = l1.distances(w, heads, scale, y)
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(one, two)
+    later = l1.distances(w, heads[:, :, 3:], scale, y, 3)
+    assert torch.equal(later, one[..., 3:])
+
+
+def test_lengths_are_those_of_the_vectors():
+    torch.manual_seed(0)
+    w, heads = torch.rand(2, 3, 5, 70), torch.randn(2, 3, 70, 6)
+    w[0, :, 2] = 0
+    w[1, 0, 3, 64:] = 0
+    t = torch.einsum("bhij,bhje->bije", w, heads)
+    found = l2.lengths(w, l2.pairs(heads))
+    assert torch.allclose(found, t.norm(dim=-1), atol=1e-5) and not found[0, 2].any()
