@@ -1,9 +1,10 @@
-"""Edges: what they cost, and how far scores made of them agree with blank-out and gradients.
+"""Edges: what they cost, whether the parts add up, and how far scores agree with blank-out and gradients.
 
     python benchmarks/edges.py compare --data FOLDER --classifier FOLDER --work FOLDER    # see edges_compare.py
     python benchmarks/edges.py speed                                                      # see edges_speed.py
+    python benchmarks/edges.py certificate --model NAME=FOLDER                            # see edges_certificate.py
 
-Both parts write their place on docs/benchmarks/edges.md.
+All parts write their place on docs/benchmarks/edges.md.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-PARTS = ("compare", "speed")
+PARTS = ("compare", "speed", "certificate")
 
 
 def main() -> None:
