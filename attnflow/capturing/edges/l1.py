@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-_NEAR = 8
-"""Input positions whose weights are read together: they share a line of the cache."""
-
 
 def distances(
     weights: torch.Tensor,
@@ -81,7 +78,7 @@ def _fill(
     """``out`` [m', n] of ``w`` [H, n, m], ``heads`` [H, m', e], ``y`` [n, e]; four heads in one pass."""
     count, n, _ = w.shape
     width = heads.shape[2]
-    rest, length, near = np.empty(width, y.dtype), np.empty(n, y.dtype), np.empty((_NEAR, n, count), y.dtype)
+    rest, length, a = np.empty(width, y.dtype), np.empty(n, y.dtype), np.empty(count, y.dtype)
     for i in range(n):
         # Summed as the distances below are, so that a part of zero is at a distance of exactly the length.
         for x in range(width):
@@ -91,19 +88,11 @@ def _fill(
             far += abs(rest[x])
         length[i] = far
     for j in range(first, last):
-        at = (j - first) % _NEAR
-        if (
-            at == 0
-        ):  # the weights of the next positions, which lie beside each other, in the order in which they are used
-            for h in range(count):
-                for i in range(n):
-                    for x in range(min(_NEAR, last - j)):
-                        near[x, i, h] = w[h, i, skip + j + x]
         for i in range(n):
-            a, used = near[at, i], False
+            used = False
             for h in range(count):
-                used |= a[h] != 0
-                a[h] *= scale[i]
+                a[h] = w[h, i, skip + j] * scale[i]
+                used |= w[h, i, skip + j] != 0
             if not used:
                 out[j, i] = 0
                 continue

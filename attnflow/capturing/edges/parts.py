@@ -241,7 +241,7 @@ class _State:
         for kind, tensor in reversed(self.before):
             weight = weight - weight.mean(0) if kind == "centre" else tensor[:, None] * weight  # type: ignore[index]
         self.before.clear()
-        self.parts.matrix = weight
+        self.parts.matrix = weight.contiguous()
 
     def _projected(self) -> None:
         """A model without a projection: the heads stand side by side."""
