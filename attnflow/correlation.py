@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import SelectionError, ShapeError, WeightsError
-from attnflow.numbers import at_least, to_numpy, word
+from attnflow.numbers import at_least, to_numpy, truths, word
 from attnflow.relevance import Relevance
 from attnflow.select import pick_layer, pick_position
 
@@ -99,6 +99,7 @@ def correlate(
     1
     """
     _find(method)
+    truths(special_tokens=special_tokens)
     rows, layers = _rows(scores, layer, position)
     ref = _one_row(reference)
     if rows.shape[-1] != len(ref):

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import AttnFlowError, FileError
+from attnflow.numbers import truth
 
 FORMAT = 2  # files of format 1 have no digest
 UNCHANGED = "What was there before is as it was."
@@ -41,6 +42,7 @@ def as_path(path: str | os.PathLike[str], what: str = "path") -> Path:
 
 def refuse_overwrite(path: Path, overwrite: bool) -> None:
     """Raise if ``path`` exists and may not be replaced, or if its folder does not exist."""
+    overwrite = truth(overwrite, "overwrite")
     with writing(path):
         exists, folder = path.exists(), path.parent.exists()
     if exists and not overwrite:

@@ -74,6 +74,26 @@ def truth(value: Any, what: str) -> bool:
     return bool(value)
 
 
+def truths(**values: Any) -> None:
+    """Refuse what is neither True nor False, each by its name."""
+    for what, value in values.items():
+        truth(value, what)
+
+
+def check_kinds(kind: Any, value: Any, what: str) -> list[Any]:
+    """Several records of one kind."""
+    found = listed(value, what)
+    for one in found:
+        check_kind(kind, one, f"an entry of {what}")
+    return found
+
+
+def check_kind(kind: Any, value: Any, what: str) -> None:
+    """Refuse what is not of this kind."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} is a {type(value).__name__}, and a {kind.__name__} is needed.")
+
+
 def listed(value: Any, what: str) -> list[Any]:
     """Several of something; one alone is a ``TypeError``."""
     if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
@@ -97,6 +117,14 @@ def real(value: Any, what: str) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise TypeError(f"{what}={value!r} is a {type(value).__name__}, and a number is needed.") from None
+
+
+def seed_of(value: Any, what: str = "seed") -> int:
+    """A seed of chance: a whole number from 0 up to what every library takes."""
+    found = at_least(value, 0, what)
+    if found >= 2**32:
+        raise SelectionError(f"{what}={found}, and a seed is below 2**32, which is {2**32}.")
+    return found
 
 
 def check_max_length(value: Any) -> int | None:

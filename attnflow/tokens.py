@@ -202,3 +202,14 @@ def group_words(tokens: Tokens) -> Grouping:
         {name: at[p] for name, p in tokens.marks.items()},
     )
     return Grouping(tuple(map(tuple, members)), grouped)
+
+
+def check_words(tokenizer: Any, whose: str) -> None:
+    """Refuse a tokenizer without a vocabulary, which transformers makes of nothing where a folder has no tokenizer."""
+    read = getattr(tokenizer, "get_vocab", None)
+    if callable(read) and not set(read().values()) - set(getattr(tokenizer, "all_special_ids", ())):
+        raise InputError(
+            f"{whose} knows no words, only {', '.join(list(read())[:5]) or 'nothing at all'}: every text would be "
+            "unknown tokens. The folder of the model has no tokenizer in it. Save the model's own there:  "
+            "AutoTokenizer.from_pretrained(name).save_pretrained(folder)"
+        )

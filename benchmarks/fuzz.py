@@ -1,7 +1,8 @@
 """What a stranger's file, a bad value, a full disk, a kill or a second run can do: tried, counted and judged.
 
 python benchmarks/fuzz.py            every part, from where the last run stopped (benchmarks/.fuzz/*.json)
-python benchmarks/fuzz.py calls      one part: calls, files, kills, disk, two, ray
+python benchmarks/fuzz.py files      one part: ran, typed, modelled, shown, quick (calls), files, kills, disk, two, ray
+python benchmarks/fuzz.py page       the page from the parts that are done
 python benchmarks/fuzz.py --quick    a hundredth of each, which writes nothing
 
 The page is docs/reliability.md; its figures stand between the marks that this script fills.
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,8 @@ from tests.fuzz import damage  # noqa: E402
 from tests.tiny_models import tiny, tokenizer  # noqa: E402
 
 STATE = Path(__file__).parent / ".fuzz"
-CHUNK = 500
-CALLS = {"quick": 40_000, "shown": 3_000, "modelled": 6_500, "ran": 1_000}
+CHUNK = 100
+CALLS = {"ran": 300, "typed": 300, "modelled": 2_000, "shown": 1_500, "quick": 46_500}
 FILES = 12_000
 WORDS = [
     "the",
@@ -79,34 +81,18 @@ def keep(name: str, found: dict[str, Any], write: bool) -> None:
         (STATE / f"{name}.json").write_text(json.dumps(found, indent=1))
 
 
-def run_calls(scale: float, write: bool) -> dict[str, Any]:
-    """Calls of every public function, in chunks of their own seeds."""
-    from hypothesis import HealthCheck, Phase, given, seed, settings
-
-    found = kept("calls") if write else {}
-    for part, number in CALLS.items():
-        table = getattr(fuzz, part)()
-        wanted = max(1, round(number * scale / CHUNK))
-        state = found.setdefault(part, {"chunks": 0, "outcomes": {}, "violations": {}})
-        while state["chunks"] < wanted:
-            counts, bad = Counts(state["outcomes"]), dict(state["violations"])
-
-            @seed(1000 + state["chunks"])
-            @settings(max_examples=CHUNK, database=None, deadline=None, phases=[Phase.generate],
-                      suppress_health_check=list(HealthCheck))  # fmt: skip
-            @given(fuzz.calls(table))
-            def one(call: fuzz.Call, counts: Counts = counts, bad: dict[str, Any] = bad) -> None:
-                kind, what = fuzz.outcome(call)
-                counts[f"{call.name}|{kind}"] += 1
-                if kind == "violation":
-                    bad.setdefault(what, repr(call)[:600])
-
-            one()
-            state.update(chunks=state["chunks"] + 1, outcomes=dict(counts), violations=bad)
-            keep("calls", found, write)
-            done = sum(counts.values())
-            print(f"{part}: {done} calls, {len(bad)} kinds of violation", flush=True)
-    return found
+def run_calls(part: str, scale: float, write: bool) -> dict[str, Any]:
+    """Calls of the functions of one table, in chunks of their own seeds."""
+    state = (kept(part) if write else {}) or {"chunks": 0, "outcomes": {}, "violations": {}}
+    table, wanted = fuzz.TABLES[part](), max(1, round(CALLS[part] * scale / CHUNK))
+    while state["chunks"] < wanted:
+        found, seen = fuzz.tried(table, CHUNK, 1000 + state["chunks"])
+        counts = Counts(state["outcomes"]) + found
+        bad = {what: first[:600] for what, (first, _) in seen.items()} | state["violations"]
+        state.update(chunks=state["chunks"] + 1, outcomes=dict(counts), violations=bad)
+        keep(part, state, write)
+        print(f"{part}: {sum(counts.values())} calls, {len(bad)} kinds of violation", flush=True)
+    return state
 
 
 def run_files(scale: float, write: bool) -> dict[str, Any]:
@@ -362,13 +348,16 @@ def run_ray(scale: float, write: bool) -> dict[str, Any]:
     return found
 
 
-PARTS = {"calls": run_calls, "files": run_files, "kills": run_kills, "disk": run_disk, "two": run_two, "ray": run_ray}
+PARTS: dict[str, Callable[[float, bool], dict[str, Any]]] = {
+    **{name: partial(run_calls, name) for name in CALLS},
+    "files": run_files, "kills": run_kills, "disk": run_disk, "two": run_two, "ray": run_ray,
+}  # fmt: skip
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:
     """One row for each thing that was tried."""
     rows: list[list[object]] = []
-    calls = list(found["calls"].values())
+    calls = [found[name] for name in CALLS]
     outcomes = sum((Counts(s["outcomes"]) for s in calls), Counts())
     by = {kind: sum(n for name, n in outcomes.items() if name.endswith(f"|{kind}")) for kind in ("result", "refused")}
     functions = {name.partition("|")[0] for name in outcomes}

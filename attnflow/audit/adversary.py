@@ -16,6 +16,7 @@ from attnflow.audit.registry import experiment, takes
 from attnflow.audit.search import STARTS, AdversarialWeights, Search, search
 from attnflow.errors import SelectionError
 from attnflow.inputs.running import undisturbed
+from attnflow.numbers import seed_of, truths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,6 +117,8 @@ def adversary(
     import pandas as pd
 
     _check(epsilon, candidates, steps, batch_size, start)
+    seed = seed_of(seed)
+    truths(fix_special=fix_special, share_heads=share_heads)
     given = open_texts(
         texts, labels, position=position, text_column=text_column, target_column=target_column, limit=limit,
         max_length=max_length,

@@ -19,6 +19,7 @@ from attnflow.comparing.scorer import Scored, Scorer, at_layers, correlated
 from attnflow.errors import CaptureError, SelectionError
 from attnflow.heads import Heads
 from attnflow.inputs.running import undisturbed
+from attnflow.numbers import real, truths
 from attnflow.scoring.registry import MethodCall, Spec, calls, find, names
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def correlation(
     import pandas as pd
 
     check_number("batch_size", batch_size)
-    if not 0 < significance < 1:
+    truths(detach_attention=detach_attention, special_tokens=special_tokens)
+    if not 0 < real(significance, "significance") < 1:
         raise SelectionError(f"significance={significance}, but a p-value is between 0 and 1: use 0.05.")
     given = open_texts(
         texts, labels, position=position, text_column=text_column, target_column=target_column, limit=limit,

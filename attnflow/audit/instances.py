@@ -14,7 +14,7 @@ from attnflow.audit.measures import tvd
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from attnflow.inputs.example import Example, one_example
 from attnflow.inputs.target import Goal, full_output
-from attnflow.numbers import check_max_length, real
+from attnflow.numbers import check_max_length, real, word
 from attnflow.reprs import one_line
 from attnflow.scoring.blankout import stacked
 from attnflow.select import pick_position
@@ -209,5 +209,5 @@ def check_number(name: str, value: float, least: float = 1) -> None:
 
 def check_choice(name: str, value: Any, known: Sequence[Any]) -> None:
     """An error for a word that is not one of the choices."""
-    if value not in known:
+    if word(value, name) not in known:
         raise SelectionError(f"{name}={value!r} is not known. Use one of: {', '.join(map(repr, known))}.")

@@ -18,6 +18,7 @@ from attnflow.capturing.session import Call, Replace
 from attnflow.errors import CaptureError, SelectionError, ShapeError
 from attnflow.heads import head_numbers
 from attnflow.inputs.embedding import run
+from attnflow.numbers import wholes
 from attnflow.select import pick_layer
 from attnflow.tokens import Tokens
 
@@ -226,7 +227,7 @@ def _numbers(layers: Layers, have: Sequence[int]) -> Sequence[int]:
         if layers != "all":
             raise SelectionError(f"layers={layers!r} is not known. Use a number, a list of numbers, or 'all'.")
         return have
-    found = [layers] if isinstance(layers, int) else list(layers)
+    found = wholes(layers, "layers")
     if not found:
         raise SelectionError(f"layers is an empty list: choose from {', '.join(map(str, have))}, or 'all'.")
     return found

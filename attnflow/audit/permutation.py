@@ -34,6 +34,7 @@ from attnflow.audit.intervention import (
 from attnflow.audit.registry import experiment, takes
 from attnflow.capturing.session import Call
 from attnflow.inputs.running import undisturbed
+from attnflow.numbers import seed_of, truths
 from attnflow.significance import LEVEL
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def permutation(
 
     check_number("permutations", permutations)
     check_number("batch_size", batch_size)
+    seed = seed_of(seed)
+    truths(fix_special=fix_special, share_heads=share_heads)
     given = open_texts(
         texts, labels, position=position, text_column=text_column, target_column=target_column, limit=limit,
         max_length=max_length,

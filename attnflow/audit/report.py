@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.audit.finding import Finding, html_table, markdown
 from attnflow.audit.registry import experiments
+from attnflow.files import as_path
 from attnflow.formats import Document, figure_bytes, page, write_file
+from attnflow.numbers import check_kind, check_kinds, word
 from attnflow.significance import LEVEL, holm
 
 if TYPE_CHECKING:
@@ -93,6 +95,9 @@ def write_report(
 
     Nothing is written if one of them is there and may not be replaced.
     """
+    findings, path = check_kinds(Finding, findings, "findings"), as_path(path)
+    check_kind(Mapping, facts, "facts")
+    word(title, "title")
 
     def markdown() -> Document:
         names = {f.experiment: f"{path.stem}-{f.experiment}.svg" for f in findings if f.draw is not None}

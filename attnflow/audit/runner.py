@@ -15,6 +15,8 @@ from attnflow.audit.registry import Experiment, named
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Recipe, trained
 from attnflow.errors import InputError
+from attnflow.files import as_path
+from attnflow.numbers import at_least, seed_of, word
 
 if TYPE_CHECKING:
     from attnflow.models.factories import Factory
@@ -74,10 +76,12 @@ def run(
     Returns:
         The findings by experiment, for :func:`attnflow.audit.report.write_report`.
     """
+    model, seed, min_count = word(model, "model"), seed_of(seed), at_least(min_count, 1, "min_count")
+    limit, max_length = at_least(limit, 1, "limit"), at_least(max_length, 3, "max_length")
     wanted = named(list(experiments) if not isinstance(experiments, str) else experiments)
-    texts = TextFiles(str(data), text_column, label_column, valid, test, rows, seed)
+    texts = TextFiles(os.fspath(as_path(data, "data")), text_column, label_column, valid, test, rows, seed)
     recipe = Recipe(epochs, patience, batch, rate or RATES.get(model, FINE_TUNING), balanced=True)
-    subject = Subject(model, texts, recipe, limit, min_count, max_length, seed, Path(work), bar or _no_bar)
+    subject = Subject(model, texts, recipe, limit, min_count, max_length, seed, as_path(work, "work"), bar or _no_bar)
     findings: dict[str, Finding] = {}
     for one in wanted:
         findings[one.name] = subject.run(one, one.options({"seed": seed, **options}, findings))

@@ -27,7 +27,7 @@ from attnflow.digests import digest_of, weights_digest
 from attnflow.errors import FileError, SelectionError
 from attnflow.files import as_path, reading, write_bytes, writing
 from attnflow.models.factories import Factory
-from attnflow.numbers import at_least, real
+from attnflow.numbers import at_least, check_kind, real, whole
 
 Loss = Callable[[Any, Batch], Tensor]
 Score = Callable[[Any, Split], float]
@@ -140,7 +140,8 @@ def fit(
     >>> trained.score
     1.0
     """
-    recipe = recipe or Recipe()
+    _check_types(model, data, recipe)
+    recipe, seed = recipe or Recipe(), whole(seed, "seed")
     valued = score or (lambda model, split: quality(model, split, data.pad))
     run = _Run(model, data, recipe, loss or cross_entropy(data, recipe.balanced), valued, name, seed)
     path = None if folder is None else as_path(folder, "folder") / CHECKPOINT
@@ -270,8 +271,18 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
+def _check_types(model: Any, data: Any, recipe: Any) -> None:
+    check_kind(nn.Module, model, "model")
+    check_kind(Splits, data, "data")
+    if recipe is not None:
+        check_kind(Recipe, recipe, "recipe")
+
+
 def build(factory: Factory, seed: int) -> Any:
     """A new model of the factory; its first weights come from ``seed`` also where the factory does not look at it."""
+    seed = whole(seed, "seed")
+    if not callable(factory):
+        raise TypeError(f"factory={factory!r} is a {type(factory).__name__}, and a function of a seed is needed.")
     with _own_chance():
         torch.manual_seed(seed % 2**63)
         return factory(seed)
@@ -296,7 +307,7 @@ def trained(
 
 def inside(folder: Folder, *parts: str) -> Path | None:
     """A folder in ``folder``, where there is one."""
-    return None if folder is None else Path(folder).joinpath(*parts)
+    return None if folder is None else as_path(folder, "folder").joinpath(*parts)
 
 
 @contextmanager

@@ -122,8 +122,11 @@ class Actor:
     def __init__(self, model: Any, tokenizer: Any, job: Job) -> None:
         import ray
 
-        self.worker = job.worker(model if isinstance(model, str) else ray.get(model), tokenizer)
-        self.layout = job.layout
+        self.worker, self.failure, self.layout = None, "", job.layout
+        try:
+            self.worker = job.worker(model if isinstance(model, str) else ray.get(model), tokenizer)
+        except errors.AttnFlowError as error:
+            self.failure = f"{type(error).__name__} {error}"
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """Rows in, one table of whole examples out, as bytes: so its metadata survive.
@@ -132,6 +135,8 @@ class Actor:
         it would arrive wrapped beyond recognition.
         """
         made: list[dict[str, Any]] = []
+        if self.worker is None:
+            return {"table": [b""], "error": [self.failure]}
         failure = ""
         try:
             for row in batch["row"]:

@@ -11,6 +11,7 @@ from attnflow.comparing.plan import identity, make_plan
 from attnflow.comparing.runs import Run, check_engine
 from attnflow.inputs.datasets import open_data
 from attnflow.inputs.running import arguments
+from attnflow.numbers import at_least, seed_of, truths
 from attnflow.scoring.registry import Spec, names
 
 
@@ -42,6 +43,7 @@ def compare(
     workers: int | None = None,
     bootstrap: int = 1000,
     seed: int = 0,
+    untrained: bool = False,
 ) -> Comparison:
     """The rank correlation of each attention method with each reference, layer by layer, over a data set.
 
@@ -77,6 +79,7 @@ def compare(
         engine: "local", or "ray" for many machines (``pip install "attnflow[ray]"``), with the same records.
         workers: the number of workers with Ray; by default one for every two processors.
         bootstrap, seed: resamples for the confidence intervals.
+        untrained: True compares also where the model's head was drawn at random when it was loaded.
 
     >>> from attnflow import demo
     >>> c = compare(demo.model(), demo.tokenizer(), ["the key to the doors", "the author of the books"],
@@ -87,6 +90,8 @@ def compare(
     ['mean', 'std', 'low', 'high', 'n', 'nan', 'ties']
     """
     check_engine(engine)
+    truths(streaming=streaming, resume=resume, show_progress=show_progress, untrained=untrained)
+    bootstrap, seed = at_least(bootstrap, 0, "bootstrap"), seed_of(seed)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     if not isinstance(model, str):  # a name is loaded later, by each worker
         model, tokenizer, _ = arguments(model, tokenizer, None, "compare")
@@ -99,6 +104,7 @@ def compare(
         layers,
         batch_size=batch_size,
         on_error=on_error,
+        untrained=untrained,
         **rest,
     )
     columns: dict[str, Any] = {"text_column": text_column, "target_column": target_column}

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from attnflow import files
 from attnflow.errors import FileError, SelectionError
 from attnflow.formats import as_written
-from attnflow.numbers import truth, word
+from attnflow.numbers import at_least, check_kind, seed_of, truth, word
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +49,13 @@ class Comparison:
     costs: Mapping[str, float] = field(default_factory=dict)
     bootstrap: int = 1000
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        import pyarrow as pa
+
+        check_kind(pa.Table, self.table, "table")
+        at_least(self.bootstrap, 0, "bootstrap")
+        seed_of(self.seed)
 
     @property
     def records(self) -> pd.DataFrame:

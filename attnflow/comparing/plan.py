@@ -37,6 +37,7 @@ class Plan:
     max_length: int | None = None
     batch_size: int = 32
     on_error: str = "raise"
+    untrained: bool = False
     layout: ClassVar[Layout] = COMPARE
     doing: ClassVar[str] = "comparing"
 

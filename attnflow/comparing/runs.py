@@ -17,6 +17,7 @@ from attnflow.comparing.records import Layout, Records, open_records, to_table
 from attnflow.comparing.scorer import Costs
 from attnflow.errors import AttnFlowError, FileError, InputError, SelectionError
 from attnflow.inputs.datasets import Data, Row, Rows
+from attnflow.inputs.untrained import accepting, check_trained
 from attnflow.numbers import word
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class Job(Protocol):
         """ "raise", or "skip" to note rows that cannot be done."""
 
     @property
+    def untrained(self) -> bool:
+        """Whether a head that was drawn at random when the model was loaded may be explained."""
+
+    @property
     def layout(self) -> Layout:
         """The columns of its records."""
 
@@ -49,13 +54,15 @@ class Job(Protocol):
 class Worker(ABC):
     """Makes the records of a job, the same here and on every machine; a model given by name is loaded here."""
 
-    def __init__(self, model: Any, tokenizer: Any, on_error: str) -> None:
+    def __init__(self, model: Any, tokenizer: Any, job: Job) -> None:
         if isinstance(model, str):
             from attnflow.models.loading import load
 
             model, loaded = load(model)
             tokenizer = loaded if tokenizer is None else tokenizer
-        self.model, self.tokenizer, self.on_error = model, tokenizer, on_error
+        self.model, self.tokenizer, self.on_error, self.untrained = model, tokenizer, job.on_error, job.untrained
+        with accepting(self.untrained):
+            check_trained(model, job.doing.capitalize())
         self.costs = Costs()
 
     def take_costs(self) -> dict[str, float]:
@@ -67,7 +74,8 @@ class Worker(ABC):
         """The records of one row; with ``on_error="skip"``, of a row that cannot be done, the reason."""
         head = {"example": row.number, "digest": row.digest}
         try:
-            return [{**head, **record} for record in self.score(row)]
+            with accepting(self.untrained):
+                return [{**head, **record} for record in self.score(row)]
         except AttnFlowError as error:
             if self.on_error == "skip":
                 return [{**head, "error": str(error)}]

@@ -62,6 +62,7 @@ class LeaguePlan:
     max_length: int | None = None
     batch_size: int = 64
     on_error: str = "raise"
+    untrained: bool = False
     layout: ClassVar[Layout] = LAYOUT
     doing: ClassVar[str] = "ranking"
 

@@ -14,6 +14,8 @@ from attnflow.faithfulness.plan import BLANKS, make_plan
 from attnflow.faithfulness.tasks import task_rows
 from attnflow.inputs.datasets import Data, Rows, open_data
 from attnflow.inputs.running import unpack
+from attnflow.inputs.untrained import accepting, check_trained
+from attnflow.numbers import truth
 from attnflow.scoring.registry import Spec
 
 
@@ -48,6 +50,7 @@ def rank(
     workers: int | None = None,
     bootstrap: int = 1000,
     seed: int = 0,
+    untrained: bool = False,
 ) -> League:
     """Rank methods by measures of faithfulness over a data set, beside a random ranking.
 
@@ -76,6 +79,7 @@ def rank(
         truth_column: the column with what must matter: a word of the text, the number of a word, or several of them.
         batch_size: the largest number of variants of an example per forward pass.
         bootstrap, seed: resamples for the intervals; the seed also decides how ties are broken.
+        untrained: True ranks also where the model's head was drawn at random when it was loaded.
 
     >>> from attnflow import demo
     >>> league = rank(demo.model(), demo.tokenizer(), ["the key to the doors", "the author of the books"],
@@ -87,10 +91,13 @@ def rank(
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     rest: dict[str, Any] = {"position": position, "unit": unit, "draws": draws, "steps": steps, "seed": seed}
     rest |= {"randomised": randomised, "max_length": max_length, "batch_size": batch_size, "on_error": on_error}
+    rest["untrained"] = truth(untrained, "untrained")
     plan = make_plan(methods, measures, blank, layers, task is not None or truth_column is not None, **rest)
     columns: dict[str, Any] = {"text_column": text_column, "target_column": target_column, "truth_column": truth_column}
     known = identity(model, tokenizer)
     loaded, words = _loaded(model, tokenizer)
+    with accepting(untrained):
+        check_trained(loaded, "Ranking")
     rows: Data | Rows
     if task is not None:
         rows, note = task_rows(task, loaded, words, data, limit, seed)

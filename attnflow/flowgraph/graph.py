@@ -25,6 +25,7 @@ from attnflow.flowgraph.heads import Room, head_count, name_of, ways
 from attnflow.flowgraph.image import patches, pixels
 from attnflow.flowgraph.records import FLOW, Curve, FlowGraph, Level, settings_line
 from attnflow.heads import Heads
+from attnflow.numbers import check_kind, check_kinds, truths
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, Network, Residual, Step, network, residual_of
 from attnflow.scoring.registry import MethodCall, calls, names
@@ -88,6 +89,9 @@ def flow_graph(
     >>> g.outputs[0].scores["flow"].tolist(), g.pairs[0, 0].value, g.complete
     ([0.5, 1.0], 0.5, True)
     """
+    check_kind(Attention, attention, "attention")
+    truths(words=words, special=special)
+    results = check_kinds(Relevance, results, "results")
     plan = _plan(attention, results, methods, position, layer, residual, start_layer, curves, pairs)
     plan = replace(plan, progress=progress)
     lead = _lead(results)
@@ -121,6 +125,7 @@ def graph_of(results: Sequence[Relevance], **options: Any) -> FlowGraph | None:
     words, or lost its special tokens: then there are scores to show, and no graph that they could be laid on.
     """
     kinds: dict[str, Attention] = {}
+    results = check_kinds(Relevance, results, "results")
     for r in results:
         if r.attention is not None:
             kinds.setdefault(r.attention.edges, r.attention)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -172,7 +171,7 @@ class FlowGraph:
 
         text = flow_page(self)
         if path is not None:
-            files.write_bytes(Path(path), text.encode(), overwrite)
+            files.write_bytes(files.as_path(path), text.encode(), overwrite)
         return text
 
     def _repr_html_(self) -> str:

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from attnflow.errors import InputError
-from attnflow.inputs.limits import check_length, check_vocabulary, embedding, position_limit, text_config
+from attnflow.inputs.limits import check_length, check_vocabulary, embedding, position_limit, text_config, unknown_notes
 from attnflow.inputs.naming import image_tokens, name_ids, name_text, plain_tokenizer
+from attnflow.inputs.untrained import untrained_notes
 from attnflow.numbers import check_max_length
 from attnflow.reprs import one_line
 from attnflow.tokens import Tokens
@@ -116,6 +117,7 @@ def encode(
     if isinstance(text, Mapping) and isinstance(text.get("text"), str):
         text, text_pair = text["text"], text.get("text_pair", text_pair)
     draft = _draft(model, tokenizer, text, inputs, Cut(text_pair, _limit(model, text, max_length, truncation)))
+    draft.notes += untrained_notes(model)
     _check_inputs(model, draft.batch, text)
     check_vocabulary(model, tokenizer, draft.batch)
     check_length(model, draft.batch)
@@ -304,6 +306,7 @@ def _from_strings(tokenizer: Any, texts: list[str], pairs: list[str] | None, mos
     draft.encodings = encoded
     draft.notes += sorted({note for _, note in made if note})
     draft.settings |= {} if most is None else {"max_length": most}
+    draft.notes += unknown_notes(plain, texts, encoded)
     if len({len(one["input_ids"]) for one in encoded}) > 1:
         draft.settings["padding"] = "right"
         if plain.pad_token_id is None:

@@ -39,6 +39,7 @@ class Example:
         patches: for images ``[height, width]``: the column of ``tokens`` to which each pixel belongs.
         name: name or class of the model.
         mirrored: the model makes its decoder's input from its encoder's, and reads it at the same places.
+        notes: what a reader should know of the input and the model.
     """
 
     model: nn.Module
@@ -50,6 +51,7 @@ class Example:
     name: str = ""
     mirrored: bool = False
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> Any:
@@ -215,17 +217,18 @@ def _example(model: nn.Module, tokenizer: Any, inputs: Inputs, row: int) -> Exam
     tokens, name = inputs.tokens[row], _name(model)
     if inputs.text_key == "pixel_values":
         patches = _patches(tokens, own["pixel_values"])
-        return Example(model, tokenizer, own, tokens, tokens, patches, name)
+        return Example(model, tokenizer, own, tokens, tokens, patches, name, notes=inputs.notes)
     if "input_ids" not in own:
         raise InputError(
             f"Nothing to score in {', '.join(own)}: gradients and blank-out need input_ids (a text) or pixel_values "
             "(an image)."
         )
     if inputs.decoder_tokens is None:
-        return Example(model, plain_tokenizer(tokenizer), own, tokens, tokens, None, name)
+        return Example(model, plain_tokenizer(tokenizer), own, tokens, tokens, None, name, notes=inputs.notes)
     queries = inputs.decoder_tokens[row]
     both = join(tokens, queries)
-    return Example(model, plain_tokenizer(tokenizer), own, both, queries, None, name, inputs.mirrored)
+    held = plain_tokenizer(tokenizer)
+    return Example(model, held, own, both, queries, None, name, inputs.mirrored, notes=inputs.notes)
 
 
 def _alone(name: str, value: Any, inputs: Inputs, row: int) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from attnflow.errors import InputError
+from attnflow.errors import AttnFlowWarning, InputError
+from attnflow.tokens import check_words
 
 
 def text_config(model: Any) -> Any:
@@ -46,6 +48,32 @@ def check_vocabulary(model: torch.nn.Module, tokenizer: Any, batch: Mapping[str,
         )
     if int(ids.min()) < 0 and set(batch) <= {"input_ids", "attention_mask", "token_type_ids"}:
         raise InputError(f"input_ids hold {int(ids.min())}, and ids are not negative.")
+
+
+def unknown_notes(tokenizer: Any, texts: Sequence[str], encoded: Sequence[Any]) -> list[str]:
+    """What to say where most tokens of a text are unknown, with a warning; a tokenizer without words is refused."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos")}
+    if unknown is None or unknown in ends:
+        return []
+    said = []
+    for text, one in zip(texts, encoded, strict=True):
+        own = [i for i, added in zip(one["input_ids"], one["special_tokens_mask"], strict=True) if not added]
+        # The mask of some tokenizers counts the unknown token as one that they added.
+        count = list(one["input_ids"]).count(unknown)
+        total = max(len(own), count)
+        if 2 * count <= total:
+            continue
+        check_words(tokenizer, f"The tokenizer ({type(tokenizer).__name__})")
+        name = getattr(tokenizer, "unk_token", "[UNK]")
+        warnings.warn(
+            f"Most tokens of a text are {name}: the tokenizer does not know its words, so that their scores say "
+            "nothing of them. Is it the model's own, and the text in a language that the model knows?",
+            AttnFlowWarning,
+            stacklevel=4,
+        )
+        said.append(f"Unknown words: {count} of {total} tokens of {text[:40]!r} are {name} to the tokenizer.")
+    return said
 
 
 def position_limit(model: torch.nn.Module) -> int | None:

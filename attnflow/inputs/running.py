@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from attnflow.errors import AttnFlowError, CaptureError, InputError
+from attnflow.numbers import seed_of
 
 _guard = threading.RLock()
 _locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
@@ -203,6 +204,7 @@ def differentiable() -> Iterator[None]:
 @contextmanager
 def fixed_seed(seed: int) -> Iterator[None]:
     """Chance that is the same every time, and the caller's own random numbers left as they were."""
+    seed = seed_of(seed)
     state = np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnflow.errors import AttnFlowError, InputError
+from attnflow.tokens import check_words
 
 OWN = {"attnflow_lstm": "attnflow.models.lstm", "attnflow_verb_number": "attnflow.models.verb_number"}
 """The module of each model of the package, by model type; importing it makes transformers know the model."""
@@ -42,6 +43,7 @@ def load(name: str) -> tuple[Any, Any]:
         config = AutoConfig.from_pretrained(name, **SAFE)
         model = _model_class(config).from_pretrained(name, **SAFE)
         tokenizer = AutoTokenizer.from_pretrained(name, **SAFE)
+    check_words(tokenizer, f"The tokenizer of {name}")
     return model.eval(), tokenizer
 
 

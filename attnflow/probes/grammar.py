@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnflow.errors import SelectionError
+from attnflow.numbers import seed_of, whole
 from attnflow.probes.data import VerbExample
 
 KINDS = ("plain", "prepositional", "relative")
@@ -66,9 +67,9 @@ def sentences(
     unknown = [k for k in kinds if k not in KINDS]
     if unknown or not kinds:
         raise SelectionError(f"kinds={list(kinds)!r}, but the grammar makes {', '.join(KINDS)}.")
-    if count < 1 or not attractors or min(attractors) < 0:
+    if whole(count, "count") < 1 or not attractors or min(attractors) < 0:
         raise SelectionError(f"count={count}, attractors={list(attractors)}: use a count from 1 and numbers from 0.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed_of(seed))
     return [_sentence(rng, kinds[i % len(kinds)], attractors, 0.5 if balanced else 1 / 3) for i in range(count)]
 
 

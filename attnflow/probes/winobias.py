@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnflow.errors import InputError
+from attnflow.files import as_path
 
 Span = tuple[int, int]
 GAP = "[MASK]"
@@ -119,7 +120,7 @@ def read_winobias(path: str | os.PathLike[str], limit: int | None = None) -> lis
     other occupation of the sentence; ``forms[i]`` is the form that the stereotype of ``referents[i]`` asks for, and
     ``group`` names type and stereotype.
     """
-    path = Path(path)
+    path = as_path(path)
     files = sorted(path.glob("*stereotyped_type*")) if path.is_dir() else [path]
     if not files or not all(f.is_file() for f in files):
         raise InputError(

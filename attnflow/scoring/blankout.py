@@ -19,7 +19,8 @@ from attnflow.inputs.embedding import IDS, find, repeated, run
 from attnflow.inputs.example import Example, examples
 from attnflow.inputs.running import arguments, undisturbed
 from attnflow.inputs.target import SCORES, Goal, Target
-from attnflow.numbers import at_least, is_whole, word
+from attnflow.inputs.untrained import accepting, check_trained
+from attnflow.numbers import at_least, is_whole, truths, word
 from attnflow.relevance import Relevance
 from attnflow.tokens import Grouping, group_words
 
@@ -47,6 +48,7 @@ def blankout(
     unit: str = "token",
     signed: bool = False,
     batch_size: int = 32,
+    untrained: bool = False,
     **options: Any,
 ) -> Relevance | list[Relevance]:
     """How much the output changes when one input is blanked out (leave-one-out).
@@ -70,6 +72,7 @@ def blankout(
         unit: "token", or "word": all pieces of a word at once.
         signed: True keeps the sign: positive where the input spoke for the target.
         batch_size: the largest number of variants per forward pass.
+        untrained: True explains a model also where its head was drawn at random when it was loaded.
         options: passed to the encoding of the text.
 
     >>> from transformers import BertConfig, BertForSequenceClassification
@@ -79,11 +82,11 @@ def blankout(
     >>> r.scores.shape, r.settings["blank"]
     ((1, 4), 0)
     """
-    _check(score, unit, batch_size)
+    _check(score, unit, batch_size, signed)
     chosen: dict[str, Any] = {"blank": blank, "score": score, "unit": unit, "signed": signed}
     results = []
     model, tokenizer, text = arguments(model, tokenizer, text, "blankout")
-    with undisturbed(model) as module:
+    with undisturbed(model) as module, accepting(untrained):
         found, single = examples(module, tokenizer, text, **options)
         for example in found:
             settle_blank(example, blank)
@@ -104,7 +107,8 @@ def blankout_of(
     batch_size: int = 32,
 ) -> Relevance:
     """:func:`blankout` for an example whose goal is known."""
-    _check(score, unit, batch_size)
+    _check(score, unit, batch_size, signed)
+    check_trained(example.model, "blankout")
     outputs = example.outputs
     blank = settle_blank(example, blank)
     if score in SCORES and goal.kind in ("classification", "token"):
@@ -132,7 +136,7 @@ def blankout_of(
     }
     scores = scores if signed else np.abs(scores)
     known: dict[str, Any] = {"position": goal.position, "target": goal.label, "unit": unit}
-    known["notes"] = _flat(scores, blank, example.token_name(blank))
+    known["notes"] = example.notes + _flat(scores, blank, example.token_name(blank))
     return Relevance(scores[None], groups.tokens, ("input",), "blankout", settings, example.name, **known)
 
 
@@ -172,7 +176,8 @@ def settle_blank(example: Example, blank: str | int) -> str | int:
     return example.special_id(str(blank), BLANKS, "blank")
 
 
-def _check(score: str | None, unit: str, batch_size: int) -> None:
+def _check(score: str | None, unit: str, batch_size: int, signed: bool) -> None:
+    truths(signed=signed)
     if score is not None and word(score, "score") not in SCORES and score not in DISTANCES:
         raise SelectionError(f"score={score!r} is not known. Use one of: {', '.join([*SCORES, *DISTANCES])}.")
     if word(unit, "unit") not in UNITS:

@@ -16,6 +16,7 @@ from attnflow.inputs.embedding import IDS, Embedder, find, run
 from attnflow.inputs.example import Example, examples
 from attnflow.inputs.running import arguments, differentiable, fixed_seed, undisturbed
 from attnflow.inputs.target import Goal, Target, runner_up
+from attnflow.inputs.untrained import accepting, check_trained
 from attnflow.numbers import at_least, is_whole, word
 from attnflow.relevance import Relevance
 
@@ -63,6 +64,7 @@ def gradient(
     batch_size: int = 32,
     route: str = "auto",
     seed: int = 0,
+    untrained: bool = False,
     **options: Any,
 ) -> Relevance | list[Relevance]:
     """How strongly the output reacts to each input, by its gradient at the word embeddings (or the pixels).
@@ -92,6 +94,7 @@ def gradient(
         batch_size: the largest number of of these steps per forward pass.
         route: "auto", or one of "hook", "get_input_embeddings", "inputs_embeds".
         seed: for gradient_shap, the one method with chance in it.
+        untrained: True explains a model also where its head was drawn at random when it was loaded.
         options: passed to the encoding of the text.
 
     >>> from transformers import BertConfig, BertForSequenceClassification
@@ -106,7 +109,7 @@ def gradient(
     wanted = "prob" if reduce == "paper" and score is None else score
     results = []
     model, tokenizer, text = arguments(model, tokenizer, text, "gradient")
-    with undisturbed(model) as module:
+    with undisturbed(model) as module, accepting(untrained):
         found, single = examples(module, tokenizer, text, **options)
         for example in found:
             goal, _ = example.goal(target, position, wanted or "logit")
@@ -130,6 +133,7 @@ def gradient_of(
 ) -> Relevance:
     """:func:`gradient` for an example whose goal is known."""
     _check(method, reduce, steps, batch_size)
+    check_trained(example.model, "gradient")
     outputs = example.outputs
     goal = _scored(goal, score, reduce)
     goal = runner_up(goal, outputs) if reduce == "paper" else goal
@@ -150,7 +154,7 @@ def gradient_of(
         "route": "pixels" if embedder is None else embedder.route,
         "module": "" if embedder is None else embedder.name,
     }
-    notes = _cancelled(parts, reduce)
+    notes = example.notes + _cancelled(parts, reduce)
     known: dict[str, Any] = {"position": goal.position, "target": goal.label}
     if ends:
         settings |= {"baseline": baseline, "steps": steps, "convergence_delta": delta}

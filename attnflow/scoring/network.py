@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from attnflow.attention import Attention, Block
 from attnflow.errors import SelectionError, ShapeError
-from attnflow.numbers import whole
+from attnflow.numbers import to_numpy, whole
 from attnflow.reprs import one_line
 from attnflow.tokens import Tokens, join
 
@@ -337,7 +337,9 @@ def _shares(residual: Residual, block: Block) -> list[F64]:
 
 
 def _by_layer(residual: Residual, heights: list[int]) -> Iterator[F64]:
-    values = np.asarray(residual, np.float64)
+    values = to_numpy(residual, "residual").astype(np.float64)
+    if values.size == 0:
+        raise ShapeError(f"residual has shares for 0 layers, but there are {len(heights)}.")
     if not np.isfinite(values).all() or values.min() < 0 or values.max() >= 1:
         raise SelectionError(
             f"residual={residual!r}, but a residual share is in [0, 1): 0.5 is the paper's, 'none' leaves it out."

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import signal
 import sys
 import tempfile
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
 
 import attnflow
-from attnflow import Attention, AttnFlowError, Relevance, audit, faithfulness
+from attnflow import Attention, AttnFlowError, Relevance, audit, faithfulness, flowgraph
 from attnflow.comparing.comparison import Comparison
 from attnflow.inputs.datasets import open_data
 from attnflow.tokens import Tokens
@@ -64,17 +69,24 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def limited(seconds: int = SECONDS) -> Iterator[None]:
-    """An end to what would not end; only in the main thread, as signals are."""
+    """An end to what would not end; only in the main thread, as signals are.
 
-    def stop(*_: Any) -> None:
-        raise TooLong
+    Seconds are counted one by one: those of a process that somebody stopped (SIGSTOP) are one, however long it lasted.
+    """
+    left = seconds
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    def tick(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            raise TooLong
+
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, 1, 1)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -198,6 +210,38 @@ def comparison() -> Comparison:
                             correlation=["spearman", "kendall"])  # fmt: skip
 
 
+def registered(name: Any, **options: Any) -> None:
+    """A method of the user's own, and away with it again."""
+    from attnflow.scoring.registry import unregister
+
+    attnflow.register(name, **options)(lambda attention, position: None)
+    unregister(name)
+
+
+def registered_experiment(number: Any, question: Any, trains: Any) -> None:
+    """An experiment of the user's own, and away with it again."""
+    from attnflow.audit import registry
+
+    def own(model: Any, tokenizer: Any, texts: Any) -> None:
+        """Nothing."""
+
+    before = dict(registry._REGISTRY)
+    try:
+        audit.experiment(number, question, trains)(own)
+    finally:
+        registry._REGISTRY.clear()
+        registry._REGISTRY.update(before)
+
+
+attention = good_weights.map(lambda weights: Attention.of(weights, heads="all" if weights.ndim == 4 else "mean"))
+traced = good_weights.map(lambda weights: attnflow.rollout(weights[:, 0] if weights.ndim == 4 else weights))
+graph = attention.map(lambda given: flowgraph.flow_graph(given, pairs=2))
+frame = st.lists(text, max_size=3).map(
+    lambda names: pd.DataFrame({"text": pd.Series(names, dtype=object), "value": range(len(names))})
+)
+finding = st.builds(
+    lambda name, table, said: audit.Finding("permutation", table, table, said, (name,)), text, frame, text
+)
 numbers = st.one_of(st.lists(st.one_of(st.floats(), ints), max_size=5), scores, single, odd)
 path = st.one_of(text.map(lambda t: str(folder() / t)), text, odd, st.just(folder()), st.just(folder() / "deep" / "x"))
 Spec = tuple[Callable[..., Any], list[Any], dict[str, Any], Callable[[Any], bool] | None]
@@ -244,6 +288,23 @@ def quick() -> dict[str, Spec]:
                        "limit": ints, "split": st.none()}, None),
         "Splits.of": (audit.Splits.of, [tok, *[st.tuples(st.lists(text, max_size=3), st.lists(ints, max_size=3))] * 3],
                       {"classes": st.one_of(st.none(), ints), "max_length": st.one_of(st.none(), ints)}, None),
+        "Relevance.to_dict": (method_of("to_dict"), [records], {}, None),
+        "Attention.save": (method_of("save"), [attention, path], {"overwrite": st.booleans()}, None),
+        "Attention.block": (method_of("block"), [attention, st.one_of(st.sampled_from(["self", "cross"]), odd)], {},
+                            None),
+        "Comparison.save": (lambda *given, **options: comparison().save(*given, **options), [path],
+                            {"overwrite": st.booleans()}, None),
+        "Comparison": (Comparison, [st.one_of(st.just(comparison().table), odd)],
+                       {"settings": odd, "costs": odd, "bootstrap": ints, "seed": ints}, None),
+        "register": (registered, [st.one_of(text, odd)], {
+            "needs": st.sampled_from(["attention", "model", "x"]), "help": text, "reference": text}, None),
+        "audit.experiment": (registered_experiment, [st.one_of(text, odd), text, st.booleans()], {}, None),
+        "audit.AttentionRow": (audit.AttentionRow, [], {"layers": st.one_of(st.lists(ints, max_size=2), odd),
+                                                       "position": position}, None),
+        "audit.LSTMConfig": (audit.LSTMConfig, [], {
+            "vocab_size": st.sampled_from([5, 0, -1]), "embedding_size": st.sampled_from([4, 0]),
+            "hidden_size": st.sampled_from([4, 3, 0]), "encoder": st.sampled_from(["lstm", "average", "x"]),
+            "attention": st.sampled_from(["tanh", "dot", "x"]), "skip_edges": st.booleans()}, None),
         "Recipe": (audit.Recipe, [], {k: st.one_of(ints, odd) for k in ("epochs", "patience", "batch", "rate")}, None),
     }  # fmt: skip
 
@@ -256,15 +317,58 @@ def shown() -> dict[str, Spec]:
         "Relevance._repr_html_": (method_of("_repr_html_"), [records], {}, lambda page: MARKUP not in page),
         "Relevance.to_frame": (method_of("to_frame"), [records], {}, None),
         "Relevance.plot": (drawn, [records], {}, None),
+        "Comparison.to_frame": (lambda **o: comparison().to_frame(**o), [], {}, None),
+        "Comparison.plot": (lambda **o: _saved(comparison().plot(**o)), [], {"reference": text, **options}, None),
+        "flow_graph": (
+            flowgraph.flow_graph,
+            [st.one_of(attention, odd)],
+            {
+                "results": st.one_of(st.lists(records, max_size=2), odd),
+                "methods": st.one_of(
+                    st.none(), st.lists(st.sampled_from(["raw", "flow", "gradient", "x"]), max_size=2)
+                ),
+                "position": position,
+                "layer": layer,
+                "residual": residual,
+                "start_layer": st.integers(-1, 3),
+                "pairs": st.one_of(st.none(), ints),
+                "heads": st.one_of(st.none(), heads),
+                "words": st.booleans(),
+                "special": st.booleans(),
+                "image": odd,
+                "grid": st.one_of(st.none(), st.tuples(ints, ints)),
+            },
+            None,
+        ),
+        "FlowGraph.find": (method_of("find"), [graph], {"layer": layer, "position": position}, None),
+        "FlowGraph.plot": (drawn, [graph], {"layer": layer, "position": position, "source": position}, None),
+        "FlowGraph.to_html": (method_of("to_html"), [graph, path], {"overwrite": st.booleans()}, None),
+        "graph_of": (flowgraph.graph_of, [st.one_of(st.lists(traced, max_size=2), odd)], {"position": position}, None),
+        "Finding.to_html": (method_of("to_html"), [finding], {}, lambda page: MARKUP not in page),
+        "Finding.to_markdown": (method_of("to_markdown"), [finding], {}, None),
+        "audit.write_report": (
+            audit.write_report,
+            [st.one_of(st.lists(finding, max_size=2), odd), path, text, st.one_of(st.just({"Model": MARKUP}), odd)],
+            {"overwrite": st.booleans()},
+            None,
+        ),
         "Comparison.to_markdown": (lambda **o: comparison().to_markdown(**o), [], options, None),
         "Comparison.to_latex": (lambda **o: comparison().to_latex(**o), [], options, None),
     }
 
 
-def drawn(record: Relevance, **options: Any) -> Any:
+def drawn(record: Any, **options: Any) -> Any:
     """A plot, drawn to the end: what matplotlib makes of a text shows only then."""
-    axes = record.plot(**options)
-    axes.figure.savefig(folder() / "plot.svg")
+    return _saved(record.plot(**options))
+
+
+def _saved(axes: Any) -> Any:
+    from matplotlib import pyplot
+
+    try:
+        axes.figure.savefig(folder() / "plot.svg")
+    finally:
+        pyplot.close("all")
     return axes
 
 
@@ -322,9 +426,130 @@ def ran() -> dict[str, Spec]:
         "audit.permutation": (audit.permutation, [model, tok, data], {
             "layers": st.one_of(layer, st.just("all")), "permutations": st.integers(-1, 3), "seed": ints,
             "max_length": length}, None),
+        "audit.adversary": (few_steps, [model, tok, data], {
+            "layers": st.one_of(layer, st.just("all")), "heads": st.one_of(st.none(), heads),
+            "epsilon": st.sampled_from([0.01, 0.0, -1.0]), "candidates": st.integers(0, 2), "steps": st.integers(0, 2),
+            "start": st.sampled_from(["random", "own", "x"]), "seed": ints, "max_length": length,
+            "batch_size": st.integers(0, 3)}, None),
+        "audit.fit": (audit.fit, [classifier, splits], {
+            "recipe": recipe, "folder": path, "name": text, "seed": ints}, None),
+        **{f"audit.{name}": (getattr(audit, name), [st.one_of(st.just(tiny_lstm), odd), splits],
+                             {"recipe": st.just(ONCE), "folder": path, "seed": ints, **more}, None)
+           for name, more in (("trained", {}), ("uniform", {}), ("seeds", {"seeds": st.lists(ints, max_size=2)}),
+                              ("imposter", {"penalties": st.sampled_from([(0.0,), (), (-1,), (0.1,)])}),
+                              ("guide", {"width": st.sampled_from([4, 0])}))},
+        "audit.run": (audit.run, [st.one_of(st.sampled_from(["permutation", "uniform", "x", "all"]), odd),
+                                  st.one_of(st.sampled_from(["lstm", "nope", ""]), odd), st.one_of(table_file, path)],
+                      {"text_column": text, "label_column": st.one_of(st.just("label"), text), "limit": ints,
+                       "max_length": length, "epochs": st.just(1), "seed": ints, "work": path}, None),
         "audit.correlation": (audit.correlation, [model, tok, data], {
             "layers": st.one_of(layer, st.just("all")), "max_length": length}, None),
     }  # fmt: skip
+
+
+def few_steps(*given: Any, **options: Any) -> Any:
+    """The adversary's search, which takes 500 steps where nobody says how many."""
+    return audit.adversary(*given, **{"steps": 2, **options})
+
+
+ONCE = audit.Recipe(epochs=1, patience=1, batch=8)
+recipe = st.one_of(st.just(ONCE), st.none())
+
+
+@functools.cache
+def _splits() -> Any:
+    from tests.audit.tiny import splits as made
+
+    return made(train=8, valid=4, test=4)
+
+
+def tiny_lstm(seed: int = 0) -> Any:
+    """A model that trains in a moment."""
+    from tests.audit.tiny import lstm
+
+    return lstm(seed)
+
+
+@functools.cache
+def _table_file() -> str:
+    file = folder() / "table.csv"
+    file.write_text("text,label\n" + "".join(f"{'good' if i % 2 else 'bad'} w{i % 3},{i % 2}\n" for i in range(24)))
+    return str(file)
+
+
+splits = st.one_of(st.builds(_splits), st.builds(_splits), odd)
+classifier = st.one_of(st.builds(tiny_lstm), st.builds(tiny_lstm), odd)
+table_file = st.builds(_table_file)
+
+
+@functools.cache
+def model_folder() -> str:
+    """A saved classifier with its tokenizer."""
+    place = folder() / "model"
+    tiny("bert").save_pretrained(place)
+    tokenizer().save_pretrained(place)
+    return str(place)
+
+
+def command(*words: str) -> tuple[Any, str]:
+    """(exit code, what was said) of the command line; another exception is the command's fault."""
+    from attnflow.commands.app import main as run
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            run([*words])
+        except SystemExit as ended:
+            return ended.code, said.getvalue()
+    return 0, said.getvalue()
+
+
+def one_paragraph(found: tuple[Any, str]) -> bool:
+    """True for an answer, or for exit code 2 without a traceback."""
+    code, said = found
+    return code in (0, None, 2) and "Traceback" not in said
+
+
+def typed() -> dict[str, Spec]:
+    """The commands, as somebody types them."""
+    saved = st.builds(model_folder)
+    name = st.one_of(saved, saved, saved, st.sampled_from(["nope", "", "/", "x.gguf", _table_file()]), text)
+    word = st.one_of(text, st.sampled_from(["-1", "0", "1", "2", "1e9", "nan", "0.5", "none", "all", "a,b", "mean"]))
+    file = st.one_of(table_file, table_file, text, st.just("nope.csv"))
+    ending = st.sampled_from(["x.html", "x.png", "x.csv", "x.json", "x.safetensors", "x", "x.y", "", "no/x.html"])
+    out = st.one_of(ending, ending.map(lambda e: str(folder() / e)))
+
+    def made(start: list[Any], options: list[tuple[str, Any]]) -> Any:
+        given = st.lists(st.one_of(*(st.tuples(st.just(key), value) for key, value in options)), max_size=3)
+        return st.tuples(st.tuples(*start), given).map(
+            lambda both: [*both[0], *(part for pair in both[1] for part in pair if part is not None)])  # fmt: skip
+
+    flag = st.none()
+    spoken = {
+        "explain": made([st.just("explain"), name, st.one_of(good, text)], [
+            ("--method", st.sampled_from(["raw", "flow", "gradient", "blankout", "x"])), ("--layer", word),
+            ("--position", word), ("--heads", word), ("--residual", word), ("--edges", word), ("--words", flag),
+            ("--drop-special", flag), ("--out", out), ("--overwrite", flag), (MARKUP, flag)]),
+        "compare": made([st.just("compare"), name, file, st.just("--out"), out, st.just("--no-progress"),
+                         st.just("--limit"), st.just("2")], [
+            ("--text-column", word), ("--target-column", word), ("--methods", word), ("--references", word),
+            ("--correlation", word), ("--layers", word), ("--position", word), ("--unit", word), ("--resume", flag),
+            ("--table", out), ("--plot", out), ("--batch-size", word), ("--max-length", word), ("--split", word)]),
+        "audit": made([st.just("audit"), st.one_of(st.just("permutation"), word), name, file, st.just("--limit"),
+                       st.just("2"), st.just("--permutations"), st.just("2")], [
+            ("--text-column", word), ("--label-column", word), ("--layers", word), ("--seeds", word),
+            ("--penalties", word), ("--epsilon", word), ("--out", out), ("--work", out), ("--seed", word)]),
+        "probe": made([st.just("probe"), st.sampled_from(["verb-number", "pronouns", "x"]), name, st.just("--limit"),
+                       st.just("2")], [
+            ("--data", file), ("--method", word), ("--edges", word), ("--out", out), ("--text", text),
+            ("--referents", word), ("--forms", word), ("--pronoun", word), ("--mode", word), ("--seed", word)]),
+        "models": made([st.just("models")], [("bert", flag), ("berrt", flag), ("", flag), (MARKUP, flag)]),
+    }  # fmt: skip
+    return {f"attnflow {key}": (lambda words: command(*words), [words], {}, one_paragraph)
+            for key, words in spoken.items()}  # fmt: skip
+
+
+TABLES = {"quick": quick, "shown": shown, "modelled": modelled, "ran": ran, "typed": typed}
 
 
 @st.composite
@@ -332,42 +557,46 @@ def calls(draw: st.DrawFn, table: dict[str, Spec], names: tuple[str, ...] | None
     """One call of the table; up to two of its values are hostile."""
     name = draw(st.sampled_from(names or tuple(table)))
     function, arguments, options, holds = table[name]
-    hostile = draw(st.sampled_from([0, 0, 1, 1, 2]))
+    # What is typed is text, hostile in itself.
+    hostile = 0 if name.startswith("attnflow ") else draw(st.sampled_from([0, 0, 1, 1, 2]))
     chosen = draw(st.lists(st.sampled_from(sorted(options)), unique=True, max_size=4)) if options else []
     places = [*range(len(arguments)), *chosen]
     bad = set(draw(st.permutations(places))[:hostile])
     # The record of a method is true: a record that is no record has no method.
-    fixed = {0} if name.partition(".")[2] and function is not Attention.of and not name.endswith("load") else set()
-    given = tuple(draw(odd if i in bad - fixed else a) for i, a in enumerate(arguments))
-    return Call(name, function, given, {k: draw(odd if k in bad else options[k]) for k in chosen}, holds)
+    owner = name.partition(".")[0]
+    free = owner in ("audit", "Splits", "Comparison") or name.endswith((".of", ".load"))
+    fixed = {0} if "." in name and not free else set()
+    values = tuple(draw(odd if i in bad - fixed else a) for i, a in enumerate(arguments))
+    return Call(name, function, values, {k: draw(odd if k in bad else options[k]) for k in chosen}, holds)
 
 
-def main() -> None:
-    """Look at one part of the calls by hand:  python -m tests.fuzz.calls quick 1000."""
-    from collections import Counter
-
-    from hypothesis import HealthCheck, Phase, given, settings
-    from hypothesis import seed as seeded
-
-    table = {"quick": quick, "shown": shown, "modelled": modelled, "ran": ran}[sys.argv[1]]()
+def tried(table: dict[str, Spec], count: int, seed: int) -> tuple[Counter[str], dict[str, tuple[str, int]]]:
+    """(how often each "function|outcome" came, the violations with a call that shows each and their number)."""
     counts: Counter[str] = Counter()
     seen: dict[str, tuple[str, int]] = {}
 
-    @seeded(int(sys.argv[3]) if len(sys.argv) > 3 else 0)
-    @settings(max_examples=int(sys.argv[2]), database=None, deadline=None, phases=[Phase.generate],
+    @seeded(seed)
+    @settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate],
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(calls(table))
     def run(call: Call) -> None:
         kind, what = outcome(call)
-        counts[kind] += 1
+        counts[f"{call.name}|{kind}"] += 1
         if kind == "violation":
-            first, count = seen.get(what, (repr(call), 0))
-            seen[what] = first, count + 1
+            first, number = seen.get(what, (repr(call), 0))
+            seen[what] = first, number + 1
 
     run()
+    return counts, seen
+
+
+def main() -> None:
+    """Look at one part of the calls by hand:  python -m tests.fuzz.calls quick 1000."""
+    table = TABLES[sys.argv[1]]()
+    counts, seen = tried(table, int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0)
     print(dict(counts))
-    for what, (first, count) in sorted(seen.items(), key=lambda item: -item[1][1]):
-        print(f"{count:5}  {what}\n         {first[:400]}")
+    for what, (first, number) in sorted(seen.items(), key=lambda item: -item[1][1]):
+        print(f"{number:5}  {what}\n         {first[:400]}")
 
 
 if __name__ == "__main__":

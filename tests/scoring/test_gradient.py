@@ -235,8 +235,9 @@ def test_errors_name_the_choices():
 def test_a_path_with_too_few_steps_says_how_far_off_it_is():
     with pytest.warns(AttnFlowWarning, match=r"integrated_gradients: the scores miss F\(x\) − F\(baseline\).*steps=4"):
         found = gradient(tiny("bert"), tokenizer(), [1, 5, 6, 7, 2], method="integrated_gradients", steps=1)
-    assert found.notes and "after 1 steps" in found.notes[0]
-    assert gradient(tiny("bert"), tokenizer(), [1, 5, 6, 7, 2], method="integrated_gradients", steps=64).notes == ()
+    assert "after 1 steps" in found.notes[-1]
+    near = gradient(tiny("bert"), tokenizer(), [1, 5, 6, 7, 2], method="integrated_gradients", steps=64)
+    assert not any("miss" in note for note in near.notes)
 
 
 # Whether everything that reads the word embeddings reads them through a norm that removes the mean.

@@ -10,7 +10,7 @@ import numpy as np
 from attnflow.attention import Attention
 from attnflow.errors import SelectionError
 from attnflow.heads import Heads
-from attnflow.numbers import real, word
+from attnflow.numbers import real, truths, word
 from attnflow.relevance import Relevance, Report
 from attnflow.scoring.flow.report import describe
 from attnflow.scoring.flow.solver import Solution, solve
@@ -104,7 +104,7 @@ def flow(
     >>> flow(weights, layer=0, position=1, residual="none").scores
     array([[0.1, 0.6, 0.3]])
     """
-    _check(backend, certify, tolerance)
+    _check(backend, certify, tolerance, normalize, receptive_field)
     source, tokenizer, text = ready(source, tokenizer, text, "flow")
 
     def method(attention: Attention) -> Relevance:
@@ -138,9 +138,12 @@ def flow(
     return each(source, tokenizer, text, method, **given, **options)
 
 
-def _check(backend: str, certify: bool, tolerance: float | None) -> None:
+def _check(
+    backend: str, certify: bool, tolerance: float | None, normalize: bool = False, receptive_field: bool = False
+) -> None:
     if word(backend, "backend") not in BACKENDS:
         raise SelectionError(f"backend={backend!r} is not known. Use 'numba' or 'networkx'.")
+    truths(certify=certify, normalize=normalize, receptive_field=receptive_field)
     if backend == "networkx" and (certify or tolerance is not None):
         raise SelectionError("certify and tolerance belong to backend='numba', but backend='networkx' was given.")
     if tolerance is not None and certify:
