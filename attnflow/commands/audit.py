@@ -7,17 +7,21 @@ from typing import Annotated
 
 import typer
 
-from attnflow.audit.registry import ALL, experiments, named
-from attnflow.audit.report import PARTS, write_report
-from attnflow.audit.runner import run
-from attnflow.commands.console import Edges, numbers_of, progress
+from attnflow.commands.console import Edges, check_data, goes_on, numbers_of, progress
+from attnflow.commands.names import ALL, EXPERIMENTS, one_of
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, endings
-from attnflow.scoring.registry import names, with_edges
+
+PARTS = ("page", "markdown")
 
 
 def audit_command(
-    experiment: Annotated[str, typer.Argument(help=f"{', '.join(experiments())}, or {ALL} for a report.")],
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            help=f"{', '.join(EXPERIMENTS)}, or {ALL} for a report.", autocompletion=one_of((*EXPERIMENTS, ALL))
+        ),
+    ],
     model: Annotated[
         str, typer.Argument(help="A hub name or folder; or lstm (the papers' model) or transformer, trained here.")
     ],
@@ -67,21 +71,30 @@ def audit_command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the report if it exists.")] = False,
 ) -> None:
     """Is attention explanation, here? The experiments of the debate on your model and data."""
+    import attnflow.audit  # noqa: F401 - the experiments enter their list when they are imported
+    from attnflow.audit.registry import named
+    from attnflow.audit.report import write_report
+    from attnflow.audit.runner import run
+    from attnflow.scoring.registry import names, with_edges
+
     wanted = [e.name for e in named(experiment)]
     if out is None and experiment == ALL:
         out = Path("attnflow-audit.html")
     check_file("--out", out, PARTS, overwrite)
+    check_data(data, valid, test)
     # Only correlation and guide compare methods; without --edges they choose what fits the model.
     methods = {"methods": with_edges(names("attention", shown=True), edges)} if edges else {}
-    findings = run(
-        wanted, model, data, text_column=text_column, label_column=label_column, valid=valid, test=test, rows=rows,
-        limit=limit, min_count=min_count, max_length=max_length, epochs=epochs, patience=patience, batch=batch,
-        rate=rate, seed=seed, work=work, bar=progress,
-        report=lambda finding: typer.echo(finding.to_markdown() + "\n"),
-        layers=layers if layers == ALL else numbers_of("--layers", layers), permutations=permutations,
-        epsilon=epsilon, steps=steps, seeds=numbers_of("--seeds", seeds), penalties=_floats(penalties),
-        **methods,
-    )  # fmt: skip
+    again = f"the checkpoints are in {work.resolve()}. Give the same command again to go on from there."
+    with goes_on(again):
+        findings = run(
+            wanted, model, data, text_column=text_column, label_column=label_column, valid=valid, test=test, rows=rows,
+            limit=limit, min_count=min_count, max_length=max_length, epochs=epochs, patience=patience, batch=batch,
+            rate=rate, seed=seed, work=work, bar=progress,
+            report=lambda finding: typer.echo(finding.to_markdown() + "\n"),
+            layers=layers if layers == ALL else numbers_of("--layers", layers), permutations=permutations,
+            epsilon=epsilon, steps=steps, seeds=numbers_of("--seeds", seeds), penalties=_floats(penalties),
+            **methods,
+        )  # fmt: skip
     if out is not None:
         facts = {"Model": model, "Data": data, "Experiments": ", ".join(wanted)}
         for path in write_report(list(findings.values()), out, f"Audit of {model}", facts, overwrite):

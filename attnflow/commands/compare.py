@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from attnflow.commands.console import Edges, listed, numbers_of, position_of
+from attnflow.commands.console import Edges, Untrained, check_data, goes_on, listed, numbers_of, position_of, quiet
+from attnflow.commands.names import CORRELATIONS, NAMED, OF_ATTENTION, REFERENCES, UNITS, one_of, some_of
 from attnflow.formats import check_file, endings, write_file
 
 TABLE, PLOT = ("markdown", "latex"), ("figure",)
@@ -27,25 +28,39 @@ def compare_command(
         typer.Option(help="Name of the column with the class or token to explain (default: what is predicted)."),
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="Comma-separated methods: raw, rollout, flow, direct, chefer, rollout:alti, …")
+        str,
+        typer.Option(
+            help="Comma-separated methods: raw, rollout, flow, direct, chefer, rollout:alti, …",
+            autocompletion=some_of(OF_ATTENTION),
+        ),
     ] = "raw,rollout,flow",
     edges: Edges = None,
     references: Annotated[
         str,
-        typer.Option(help="Comma-separated references: gradient, input_x_gradient, integrated_gradients, blankout, …"),
+        typer.Option(
+            help="Comma-separated references: gradient, input_x_gradient, integrated_gradients, blankout, …",
+            autocompletion=some_of(REFERENCES),
+        ),
     ] = "gradient,blankout",
     correlation: Annotated[
-        str, typer.Option(help="Comma-separated coefficients: spearman, kendall, pearson, …")
+        str,
+        typer.Option(
+            help="Comma-separated coefficients: spearman, kendall, pearson, …", autocompletion=some_of(CORRELATIONS)
+        ),
     ] = "spearman",
     layers: Annotated[
         str | None, typer.Option(help="Comma-separated layers, by the model's own numbers (default: all).")
     ] = None,
-    position: Annotated[str | None, typer.Option(help="Output position: a number, cls, last or mask.")] = None,
+    position: Annotated[
+        str | None, typer.Option(help="Output position: a number, cls, last or mask.", autocompletion=one_of(NAMED))
+    ] = None,
     special_tokens: Annotated[
         bool | None,
         typer.Option("--special/--no-special", help="Include [CLS] and other special tokens (default: both ways)."),
     ] = None,
-    unit: Annotated[str, typer.Option(help="What one score stands for: token or word.")] = "token",
+    unit: Annotated[
+        str, typer.Option(help="What one score stands for: token or word.", autocompletion=one_of(UNITS))
+    ] = "token",
     split: Annotated[str | None, typer.Option(help="The split, if DATA is the name of a dataset.")] = None,
     streaming: Annotated[bool, typer.Option("--streaming", help="Read the data while the comparison runs.")] = False,
     limit: Annotated[int | None, typer.Option(help="Use only this many examples.")] = None,
@@ -54,6 +69,7 @@ def compare_command(
     skip_errors: Annotated[
         bool, typer.Option("--skip-errors", help="Leave out examples that cannot be scored.")
     ] = False,
+    untrained: Untrained = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     engine: Annotated[str, typer.Option(help="Where to compute: local, or ray for many machines.")] = "local",
     workers: Annotated[int | None, typer.Option(help="Number of workers with ray.")] = None,
@@ -68,17 +84,21 @@ def compare_command(
 ) -> None:
     """Correlate attention with gradients and blank-out, layer by layer, over a data set."""
     _check_files(table, plot, overwrite)
+    check_data(data)
     from attnflow.comparing.compare import compare
     from attnflow.scoring.registry import with_edges
 
+    quiet()
     wanted = with_edges(listed(methods), edges or ())
-    result = compare(
-        model, None, data, methods=wanted, references=listed(references), correlation=listed(correlation),
-        layers=numbers_of("--layers", layers), position=position_of(position), special_tokens=special_tokens, unit=unit,
-        text_column=text_column, target_column=target_column, split=split, streaming=streaming, limit=limit,
-        max_length=max_length, batch_size=batch_size, on_error="skip" if skip_errors else "raise", out=out,
-        resume=resume, show_progress=progress, engine=engine, workers=workers,
-    )  # fmt: skip
+    with goes_on(f"what was done is in {out.resolve()}. Go on with the same command and  --resume"):
+        result = compare(
+            model, None, data, methods=wanted, references=listed(references), correlation=listed(correlation),
+            layers=numbers_of("--layers", layers), position=position_of(position), special_tokens=special_tokens,
+            unit=unit, text_column=text_column, target_column=target_column, split=split, streaming=streaming,
+            limit=limit,
+            max_length=max_length, batch_size=batch_size, on_error="skip" if skip_errors else "raise", out=out,
+            resume=resume, untrained=untrained, show_progress=progress, engine=engine, workers=workers,
+        )  # fmt: skip
     typer.echo(result.to_markdown())
     typer.echo(f"{result}; records: {out.resolve()}", err=True)
     for number, reason in list(result.failed.items())[:5]:

@@ -11,13 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from attnflow.attention import EDGES
+from attnflow.commands.names import EDGES, NAMED, RESIDUALS, one_of
+from attnflow.commands.wording import suggested
 from attnflow.errors import AttnFlowError
-from attnflow.select import NAMED
 
 Edges = Annotated[
     list[str] | None,
-    typer.Option("--edges", help=f"What a layer's matrix holds: {', '.join(EDGES)}; may be repeated."),
+    typer.Option(
+        "--edges",
+        help=f"What a layer's matrix holds: {', '.join(EDGES)}; may be repeated.",
+        autocompletion=one_of(EDGES),
+    ),
 ]
 """``--edges``, for the methods that are not named with edges of their own (rollout:alti)."""
 
@@ -28,7 +32,7 @@ def residual_of(value: str | None) -> float | str | None:
     >>> residual_of("0.3"), residual_of("measured")
     (0.3, 'measured')
     """
-    if value is None or value in ("none", "add", "measured"):
+    if value is None or value in RESIDUALS:
         return value
     try:
         return float(value)
@@ -71,6 +75,15 @@ def numbers_of(option: str, value: str | None) -> list[int] | None:
         raise AttnFlowError(f"{option} {value} is not known. Use numbers: 0,5 or -1.") from None
 
 
+Untrained = Annotated[
+    bool,
+    typer.Option(
+        "--untrained", help="Explain the model's answer also where its head was drawn at random when it was loaded."
+    ),
+]
+"""``--untrained``, for a model whose saved weights lack a part."""
+
+
 def quiet() -> None:
     """Silence the loader: reports such as a pooler that was not saved do not concern attention and hide the answer."""
     import transformers
@@ -93,6 +106,28 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def check_data(*files: str | None) -> None:
+    """Refuse a file of data that is not there, before a model is loaded: a name with an ending is a file's."""
+    from attnflow.files import as_path
+    from attnflow.inputs.tables import PACKED, SUFFIXES
+
+    for path in (as_path(file, "DATA") for file in files if file is not None):
+        inner = path.with_suffix("") if path.suffix.lower() in PACKED else path
+        if inner.suffix.lower() in SUFFIXES and not path.exists():
+            near = [p.name for p in path.parent.glob("*") if p.suffix == path.suffix] if path.parent.is_dir() else []
+            raise AttnFlowError(f"{path} is not a file: nothing to read.{suggested(path.name, sorted(near))}")
+
+
+@contextmanager
+def goes_on(how: str) -> Iterator[None]:
+    """Ctrl-C in here ends with a line that says how to go on, and with the exit code that shells give it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"attnflow: interrupted; {how}", err=True)
+        raise typer.Exit(130) from None
 
 
 def show(head: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> None:

@@ -9,7 +9,6 @@ import typer
 
 from attnflow.commands.console import quiet
 from attnflow.commands.explain import Request
-from attnflow.scoring.registry import names
 
 
 def demo_command(
@@ -17,6 +16,7 @@ def demo_command(
 ) -> None:
     """Explain one sentence on the model inside the package, without any network."""
     from attnflow import demo
+    from attnflow.scoring.registry import names
 
     quiet()
     typer.echo(f"{demo.NOTE}\n\n  {demo.SENTENCE} …\n")

@@ -9,15 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from attnflow.commands.console import Edges, position_of, progress, quiet, residual_of, status
+from attnflow.commands.console import Edges, Untrained, position_of, progress, quiet, residual_of, status
+from attnflow.commands.names import BEST, HEADS, METHODS, NAMED, RESIDUALS, SHOWN, one_of
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, suffixes, write_file
-from attnflow.scoring import registry
 
-BY_DEFAULT = ", ".join([*registry.names("attention", shown=True), registry.BEST])
-WHY = (
-    f"{registry.BEST}: first in the league of faithfulness (docs/league.md). For your model:  attnflow rank MODEL DATA"
-)
+BY_DEFAULT = ", ".join((*SHOWN, BEST))
+WHY = f"{BEST}: first in the league of faithfulness (docs/league.md). For your model:  attnflow rank MODEL DATA"
 PARTS = ("page", "figure", "frame", "json", "record")
 ENDINGS = ", ".join(suffixes(*PARTS))
 
@@ -30,7 +28,8 @@ def explain_command(
         typer.Option(
             "--method",
             "-m",
-            help=f"{', '.join(registry.names())}; may be repeated (default: {BY_DEFAULT}; all for a page).",
+            help=f"{', '.join(METHODS)}; may be repeated (default: {BY_DEFAULT}; all for a page).",
+            autocompletion=one_of(METHODS),
         ),
     ] = None,
     layer: Annotated[
@@ -39,40 +38,53 @@ def explain_command(
     position: Annotated[
         str | None,
         typer.Option(
-            help="Output position: a number, cls, last, mask, or a word of the text (default: cls, else last)."
+            help="Output position: a number, cls, last, mask, or a word of the text (default: cls, else last).",
+            autocompletion=one_of(NAMED),
         ),
     ] = None,
     heads: Annotated[
-        str, typer.Option(help="How heads are combined: mean, max, min, or numbers: 3 or 0,2,5.")
+        str,
+        typer.Option(
+            help="How heads are combined: mean, max, min, or numbers: 3 or 0,2,5.", autocompletion=one_of(HEADS)
+        ),
     ] = "mean",
     edges: Edges = None,
     residual: Annotated[
         str | None,
         typer.Option(
-            help="Share of the residual connection in rollout and flow: a number, none, add or measured (default: 0.5)."
+            help="Share of the residual connection in rollout and flow: number, none, add or measured (default: 0.5).",
+            autocompletion=one_of(RESIDUALS),
         ),
     ] = None,
     words: Annotated[bool, typer.Option("--words", help="Sum word pieces to words.")] = False,
     drop_special: Annotated[
         bool, typer.Option("--drop-special", help="Leave out [CLS], </s> and other special tokens.")
     ] = False,
+    top: Annotated[
+        int | None, typer.Option(help="Show only this many tokens, those that any method scores highest.", min=1)
+    ] = None,
+    untrained: Untrained = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help=f"Write to a file: {ENDINGS}.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Explain one text: tokens × methods at a layer, for one output position."""
     from attnflow.models.loading import load
+    from attnflow.scoring import registry
 
     shown = registry.names(None if is_page(out) else "attention", shown=True)
     chosen = registry.with_edges(method or shown, edges or ())
     names = tuple(registry.find(name, argument="--method").name for name in dict.fromkeys(chosen))
     options = {"heads": _heads(heads), "residual": residual_of(residual), "position": position_of(position, words=True)}
     best = registry.BEST if method is None and not names_one(out) else None
-    wanted = Request(names, options, layer, words, drop_special, out, overwrite, best)
+    wanted = Request(names, options, layer, words, drop_special, out, overwrite, best, top)
     wanted.check()
     quiet()
     with status(f"Loading {model}"):
         loaded, tokenizer = load(model)
-    wanted.run(loaded, tokenizer, text)
+    from attnflow.inputs.untrained import accepting
+
+    with accepting(untrained):
+        wanted.run(loaded, tokenizer, text)
 
 
 def is_page(out: Path | None) -> bool:
@@ -106,6 +118,7 @@ class Request:
         words, drop_special: how tokens are shown.
         out: the file, if one is wanted.
         best: a method to show beside them, where it can be computed: what the league says to look at.
+        top: how many tokens the table shows; None for all.
     """
 
     methods: tuple[str, ...]
@@ -116,6 +129,7 @@ class Request:
     out: Path | None = None
     overwrite: bool = False
     best: str | None = None
+    top: int | None = None
 
     def check(self) -> None:
         """Refuse what cannot be written before a model is loaded."""
@@ -155,7 +169,7 @@ class Request:
         from attnflow.views.terminal import show_results
 
         # The layer is taken before special tokens are dropped, so that the share in the footer is that layer's.
-        show_results(results.shown(self.layer, words=self.words, special=not self.drop_special), Console())
+        show_results(results.shown(self.layer, words=self.words, special=not self.drop_special), Console(), self.top)
 
     def _write(self, results: Any, out: Path) -> None:
         shaped = [self._shaped(r) for r in results]

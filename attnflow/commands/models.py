@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+from attnflow.commands.names import model_types
+from attnflow.commands.wording import suggested
 from attnflow.errors import AttnFlowError
 
 
 def models_command(
-    only: Annotated[str | None, typer.Argument(help="A model type, for instance bert.")] = None,
+    only: Annotated[
+        str | None, typer.Argument(help="A model type, for instance bert.", autocompletion=model_types)
+    ] = None,
 ) -> None:
     """List which model types of the installed transformers can be captured, and how."""
     from attnflow.models.families import families, tried_with
@@ -19,9 +23,9 @@ def models_command(
     found = families()
     if only is not None:
         if only not in found:
-            near = [name for name in found if only.lower() in name]
-            hint = f" Near it: {', '.join(near[:8])}." if near else ""
-            raise AttnFlowError(f"{only!r} is not one of the {len(found)} model types of transformers.{hint}")
+            raise AttnFlowError(
+                f"{only!r} is not one of the {len(found)} model types of transformers.{suggested(only, found, 8)}"
+            )
         typer.echo(f"{only}: {found[only]}")
         return
     for name, route in found.items():

@@ -9,18 +9,22 @@ from collections.abc import Callable, Sequence
 
 METHODS = (
     "raw", "rollout", "flow", "direct", "chefer", "gradient", "gradient-paper", "input_x_gradient",
-    "integrated_gradients", "gradient_shap", "blankout", "blankout-mask", "blankout-unk", "blankout-pad",
-    "blankout-delete", "blankout-mean-embedding",
+    "integrated_gradients", "input_x_gradient-signed", "integrated_gradients-signed", "gradient_shap", "blankout",
+    "blankout-signed", "blankout-mask", "blankout-unk", "blankout-pad", "blankout-delete", "blankout-mean-embedding",
 )  # fmt: skip
 """As ``attnflow.scoring.registry.names()`` gives them."""
 OF_ATTENTION = ("raw", "rollout", "flow", "direct", "chefer")
+REFERENCES = tuple(name for name in METHODS if name not in OF_ATTENTION)
 SHOWN = ("raw", "rollout", "flow")
 """Those that are shown where none are named."""
+BEST = "integrated_gradients-signed"
+"""What the league says to look at."""
 EDGES = ("attention", "norm", "alti", "value_zeroing", "gradient")
 EXPERIMENTS = ("correlation", "permutation", "adversary", "uniform", "seeds", "guide", "imposter")
 ALL = "all"
 CORRELATIONS = ("spearman", "kendall", "weighted_kendall", "top_k_kendall", "pearson", "spearman_dense")
-POSITIONS = ("cls", "last", "mask")
+NAMED = ("cls", "last", "mask")
+"""Positions that have a name."""
 RESIDUALS = ("none", "add", "measured")
 HEADS = ("mean", "max", "min")
 UNITS = ("token", "word")
@@ -59,5 +63,4 @@ def model_types(incomplete: str) -> list[str]:
     from importlib.resources import files
 
     known = json.loads(files("attnflow.models").joinpath("families.json").read_text(encoding="utf-8"))
-    names = known.get("families", known)
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in known["types"] if name.startswith(incomplete)]

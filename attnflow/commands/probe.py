@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnflow.commands.console import Edges, progress, show, status
+from attnflow.commands.names import METHODS, VERBS, one_of
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, write_file
 from attnflow.formats import endings as file_endings
-from attnflow.probes.data import endings, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,9 @@ Model = Annotated[
     str, typer.Argument(help="A hub name, a folder, a .gguf file, or 'inside' for the model of the package.")
 ]
 Limit = Annotated[int, typer.Option(help="Maximum number of examples.", min=1)]
-Methods = Annotated[list[str] | None, typer.Option("--method", "-m", help="A method; may be repeated.")]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", "-m", help="A method; may be repeated.", autocompletion=one_of(METHODS))
+]
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", help=f"Write the layer table to a {file_endings(*PARTS)} file.")
 ]
@@ -38,7 +40,7 @@ def verb_number(
     model: Model = INSIDE,
     data: Annotated[
         str | None,
-        typer.Option(help=f"A {endings()} file, or the name of a dataset (default: own grammar)."),
+        typer.Option(help=f"A {VERBS} file, or the name of a dataset (default: own grammar)."),
     ] = None,
     limit: Limit = 200,
     layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Also compare attention with gradients.")] = True,
@@ -51,6 +53,7 @@ def verb_number(
     """Does the model know the verb's number, and do its attention, gradients and blank-out agree on why?"""
     from attnflow.probes import grammar
     from attnflow.probes import verb_number as probe
+    from attnflow.probes.data import read
     from attnflow.scoring.registry import find, names, with_edges
 
     known = names("attention")

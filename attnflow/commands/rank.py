@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from attnflow.commands.console import Edges, listed, numbers_of, position_of
+from attnflow.commands.console import Edges, Untrained, check_data, goes_on, listed, numbers_of, position_of, quiet
+from attnflow.commands.names import METHODS, NAMED, UNITS, one_of, some_of
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, endings, write_file
 
@@ -29,7 +30,10 @@ def rank_command(
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Comma-separated methods: raw, rollout:alti, flow, gradient, blankout, …"),
+        typer.Option(
+            help="Comma-separated methods: raw, rollout:alti, flow, gradient, blankout, …",
+            autocompletion=some_of(METHODS),
+        ),
     ] = None,
     edges: Edges = None,
     measures: Annotated[
@@ -43,8 +47,12 @@ def rank_command(
     layers: Annotated[
         str, typer.Option(help="Comma-separated layers, by the model's own numbers, or all (default: the last).")
     ] = "-1",
-    position: Annotated[str | None, typer.Option(help="Output position: a number, cls, last or mask.")] = None,
-    unit: Annotated[str, typer.Option(help="What one score stands for: token or word.")] = "token",
+    position: Annotated[
+        str | None, typer.Option(help="Output position: a number, cls, last or mask.", autocompletion=one_of(NAMED))
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(help="What one score stands for: token or word.", autocompletion=one_of(UNITS))
+    ] = "token",
     text_column: Annotated[
         str | None, typer.Option(help="Name of the text column (default: text or sentence).")
     ] = None,
@@ -61,6 +69,7 @@ def rank_command(
     skip_errors: Annotated[
         bool, typer.Option("--skip-errors", help="Leave out examples that cannot be judged.")
     ] = False,
+    untrained: Untrained = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     engine: Annotated[str, typer.Option(help="Where to compute: local, or ray for many machines.")] = "local",
     workers: Annotated[int | None, typer.Option(help="Number of workers with ray.")] = None,
@@ -78,25 +87,33 @@ def rank_command(
         raise AttnFlowError(
             "No DATA and no --task: name a file, a data set, or a task with its own:  --task verb-number"
         )
+    check_data(data)
     if resume and out is None:
         raise AttnFlowError("--resume goes on with the run in a folder, and none is named:  --out FOLDER")
-    from attnflow.commands.console import quiet
-    from attnflow.faithfulness.plan import METHODS
+    from attnflow.faithfulness.plan import METHODS as BY_DEFAULT
     from attnflow.faithfulness.rank import rank
     from attnflow.models.shipped import FOLDER
     from attnflow.scoring.registry import with_edges
 
     quiet()
-    result = rank(
-        str(FOLDER) if model == INSIDE else model, None, data,
-        methods=with_edges(METHODS if methods is None else listed(methods), edges or ()),
-        measures=None if measures is None else listed(measures), blank=listed(blank), task=task,
-        layers=None if layers == "all" else numbers_of("--layers", layers), position=position_of(position), unit=unit,
-        text_column=text_column, target_column=target_column, truth_column=truth_column, split=split, limit=limit,
-        max_length=max_length, randomised=randomised, batch_size=batch_size,
-        on_error="skip" if skip_errors else "raise", out=out, resume=resume, show_progress=progress, engine=engine,
-        workers=workers, seed=seed,
-    )  # fmt: skip
+    kept = (
+        f"what was done is in {out.resolve()}. Go on with the same command and  --resume"
+        if out
+        else ("nothing was kept. With  --out FOLDER  a run can go on after it was stopped.")
+    )
+    with goes_on(kept):
+        result = rank(
+            str(FOLDER) if model == INSIDE else model, None, data,
+            methods=with_edges(BY_DEFAULT if methods is None else listed(methods), edges or ()),
+            measures=None if measures is None else listed(measures), blank=listed(blank), task=task,
+            layers=None if layers == "all" else numbers_of("--layers", layers), position=position_of(position),
+            unit=unit,
+            text_column=text_column, target_column=target_column, truth_column=truth_column, split=split, limit=limit,
+            max_length=max_length, randomised=randomised, batch_size=batch_size,
+            on_error="skip" if skip_errors else "raise", out=out, resume=resume, untrained=untrained,
+            show_progress=progress, engine=engine,
+            workers=workers, seed=seed,
+        )  # fmt: skip
     typer.echo(result.to_markdown())
     note = result.settings.get("examples")
     typer.echo(f"{result}{f'; records: {out.resolve()}' if out else ''}{f'. {note}' if note else ''}", err=True)

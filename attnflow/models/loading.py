@@ -34,7 +34,12 @@ def load(name: str) -> tuple[Any, Any]:
         return _load_gguf(folder)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(f"{name} is a folder without a config.json: save a model there with model.save_pretrained().")
-    advice = (
+    if not folder.exists():
+        near = _near(name)
+        hint = f"Near it, on this machine: {', '.join(near)}. " if near else ""
+    else:
+        hint = ""
+    advice = hint + (
         "Give a folder that save_pretrained() wrote, with the tokenizer in it, or a hub name (and, behind a closed "
         "network, download it first)."
     )
@@ -45,6 +50,18 @@ def load(name: str) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(name, **SAFE)
     check_words(tokenizer, f"The tokenizer of {name}")
     return model.eval(), tokenizer
+
+
+def _near(name: str) -> list[str]:
+    """Models of a like name on this machine: in the hub's cache, and folders beside the one that was named."""
+    import difflib
+
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cached = [p.name.removeprefix("models--").replace("--", "/") for p in Path(HF_HUB_CACHE).glob("models--*")]
+    place = Path(name).parent
+    beside = [str(p.parent) for p in place.glob("*/config.json")] if place.is_dir() else []
+    return difflib.get_close_matches(name, [*cached, *beside], n=3)
 
 
 def make_known(name: str) -> None:

@@ -35,7 +35,7 @@ def bar(share: float, width: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def tables(results: Sequence[Relevance], console: Console) -> list[Table]:
+def tables(results: Sequence[Relevance], console: Console, rows: Sequence[int] | None = None) -> list[Table]:
     """One table, or on a narrow screen several below one another, so that no score is cut off."""
     check_one_position(results)
     widest = max(cell_len(show(t)) for t in results[0].tokens)
@@ -50,13 +50,24 @@ def tables(results: Sequence[Relevance], console: Console) -> list[Table]:
             left = console.width - _FRAME - number - token
         parts[-1].append(r)
         left -= width
-    return [table(part, console, token) for part in parts]
+    return [table(part, console, token, rows) for part in parts]
 
 
-def table(results: Sequence[Relevance], console: Console, token_width: int = _LONGEST) -> Table:
+def top_rows(results: Sequence[Relevance], top: int | None) -> list[int] | None:
+    """The positions of the ``top`` tokens that some method scores highest, in the order of the text; None for all."""
+    if top is None or top >= len(results[0].tokens):
+        return None
+    shares = np.nan_to_num(np.max([np.abs(weights(r.scores[-1])) for r in results], axis=0))
+    return sorted(int(j) for j in np.argsort(-shares, kind="stable")[:top])
+
+
+def table(
+    results: Sequence[Relevance], console: Console, token_width: int = _LONGEST, rows: Sequence[int] | None = None
+) -> Table:
     """One row per token, one column per method: the scores at the last layer that each result holds.
 
-    Bars are drawn on a terminal only; in a pipe there are plain numbers.
+    ``rows`` are the positions to show, by default all of them. Bars are drawn on a terminal only; in a pipe there are
+    plain numbers.
     """
     check_one_position(results)
     out = Table(title=escape(_title(results[0])), title_justify="left")
@@ -66,10 +77,11 @@ def table(results: Sequence[Relevance], console: Console, token_width: int = _LO
         out.add_column(_column_name(r), justify="left", no_wrap=True)
     width = _bar_width(console, results, token_width)
     parts = [weights(r.scores[-1]) for r in results]
-    for j, token in enumerate(results[0].tokens):
+    tokens = list(results[0].tokens)
+    for j in range(len(tokens)) if rows is None else rows:
         style = "dim" if results[0].tokens.special[j] else ""
         cells = [_cell(float(r.scores[-1, j]), p[j], width) for r, p in zip(results, parts, strict=True)]
-        out.add_row(str(j), Text(show(token), style=style), *cells)
+        out.add_row(str(j), Text(show(tokens[j]), style=style), *cells)
     return out
 
 
@@ -135,12 +147,18 @@ def as_text(results: Sequence[Relevance], width: int = 100) -> str:
     return out.getvalue().rstrip()
 
 
-def show_results(results: Sequence[Relevance], console: Console) -> None:
-    """The prediction, what was drawn on most, tables, tinted text, and what else a reader must know."""
+def show_results(results: Sequence[Relevance], console: Console, top: int | None = None) -> None:
+    """The prediction, what was drawn on most, tables, tinted text, and what else a reader must know.
+
+    ``top``: show only so many tokens, those that some method scores highest.
+    """
     for line in head(results):
         console.print(escape(line), highlight=False, soft_wrap=True)
-    for table in tables(results, console):
+    rows = top_rows(results, top)
+    for table in tables(results, console, rows):
         console.print(table)
+    if rows is not None:
+        console.print(f"The {len(rows)} of {len(results[0].tokens)} tokens that some method scores highest.")
     if console.is_terminal and console.color_system in ("256", "truecolor"):
         console.print(highlight(next((r for r in results if r.method == "flow"), results[-1])))
     for line in footer(results):
