@@ -23,7 +23,7 @@ from attnflow.inputs.datasets import Row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from attnflow.comparing.runs import Job
+    from attnflow.comparing.runs import Job, Worker
 
 # Rows that are handed to the cluster at a time, and examples that a worker takes at a time.
 SLICE, TASK = 50_000, 16
@@ -122,7 +122,8 @@ class Actor:
     def __init__(self, model: Any, tokenizer: Any, job: Job) -> None:
         import ray
 
-        self.worker, self.failure, self.layout = None, "", job.layout
+        self.worker: Worker | None = None
+        self.failure, self.layout = "", job.layout
         try:
             self.worker = job.worker(model if isinstance(model, str) else ray.get(model), tokenizer)
         except errors.AttnFlowError as error:
