@@ -34,8 +34,6 @@ def untrained(model: Any) -> tuple[str, ...]:
     ()
     """
     module = unwrap(model)
-    if not isinstance(module, nn.Module):
-        return ()
     weights = dict(module.named_parameters())
     if not any(getattr(weight, MARK, False) for weight in weights.values()):
         return ()
