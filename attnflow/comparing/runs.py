@@ -36,10 +36,6 @@ class Job(Protocol):
         """ "raise", or "skip" to note rows that cannot be done."""
 
     @property
-    def untrained(self) -> bool:
-        """Whether a head that was drawn at random when the model was loaded may be explained."""
-
-    @property
     def layout(self) -> Layout:
         """The columns of its records."""
 
@@ -54,15 +50,17 @@ class Job(Protocol):
 class Worker(ABC):
     """Makes the records of a job, the same here and on every machine; a model given by name is loaded here."""
 
-    def __init__(self, model: Any, tokenizer: Any, job: Job) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, on_error: str, untrained: bool = True, what: str = "This run"
+    ) -> None:
         if isinstance(model, str):
             from attnflow.models.loading import load
 
             model, loaded = load(model)
             tokenizer = loaded if tokenizer is None else tokenizer
-        self.model, self.tokenizer, self.on_error, self.untrained = model, tokenizer, job.on_error, job.untrained
-        with accepting(self.untrained):
-            check_trained(model, job.doing.capitalize())
+        self.model, self.tokenizer, self.on_error, self.untrained = model, tokenizer, on_error, untrained
+        with accepting(untrained):
+            check_trained(model, what)
         self.costs = Costs()
 
     def take_costs(self) -> dict[str, float]:

@@ -17,7 +17,7 @@ class CompareWorker(Worker):
     """One record per method, reference, correlation and layer, with and without special tokens."""
 
     def __init__(self, model: Any, tokenizer: Any, plan: Plan) -> None:
-        super().__init__(model, tokenizer, plan)
+        super().__init__(model, tokenizer, plan.on_error, plan.untrained, "Comparing")
         self.plan = plan
 
     def score(self, row: Row) -> Iterator[dict[str, Any]]:

@@ -167,7 +167,7 @@ class RankWorker(Worker):
     """One record per method, layer, measure and kind of blank."""
 
     def __init__(self, model: Any, tokenizer: Any, plan: LeaguePlan) -> None:
-        super().__init__(model, tokenizer, plan)
+        super().__init__(model, tokenizer, plan.on_error, plan.untrained, "Ranking")
         self.plan = plan
         self.copies: Randomised | None = None
 
