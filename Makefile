@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # No download at run time: models come from the package or from packages of the dev extra.
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# Tests run in this many processes, each on one thread: the models in them are tiny.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fast test-versions lint format docs screenshots bench release-check newcomer clean
@@ -30,7 +32,7 @@ demo: $(VENV)/.run ## Explain one sentence on the model inside the package
 	@$(BIN)/attnflow demo
 
 test: lint ## Lint, type check, and all tests with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --cov --cov-report=term $(ARGS)
 
 fast: $(VENV)/.dev ## The quick tests only
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
