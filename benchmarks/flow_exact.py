@@ -1,19 +1,28 @@
 """Whether attention flow is exact: thousands of networks against independent solvers and against itself.
 
-python benchmarks/flow_exact.py [--quick]
+python benchmarks/flow_exact.py [--quick] [--work FOLDER]
+
+It takes a while, so what is done is kept in FOLDER (by default in the folder for temporary files), part by part; the
+same command goes on from there.
 
 On every network every pair at every height is solved in full, its preflow is checked edge by edge and its cut is
-computed anew (``certify``). The engine's answers with closed forms, theorem and hub bounds (all heights, the top alone,
-rows alone) must be the same integers, so each pair that a bound settled is solved again. Samples are compared with
-networkx on exact fractions (small networks) and igraph on floats.
+computed anew (``certify``). The engine's answers with closed forms, theorem, hub and relay bounds (all heights, the top
+alone, rows alone) must be the same integers, so each pair that a bound settled is solved again. Samples are compared
+with networkx on exact fractions (small networks) and igraph on floats. Deep networks are also bracketed with a
+tolerance: the exact flow must lie between the bounds, and no thinned network may carry more. Long rows of SmolLM2 are
+solved with bounds and without any, and compared with igraph on sampled inputs.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import sys
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,21 +33,41 @@ from flow_networks import available, real
 from report import write
 
 from attnflow.scoring.flow.certificate import certify
-from attnflow.scoring.flow.solver import solve
+from attnflow.scoring.flow.interval import bracket
+from attnflow.scoring.flow.solver import Solution, solve
+from attnflow.scoring.flow.thin import Thin
 from tests.scoring.flow.networks import by_fractions, by_igraph, instances
 
 LARGE = ((4, 66), (3, 130), (12, 36))
 KINDS = ("softmax 2", "causal", "local with a sink", "row sums above one")
 
 
+DEEP = ("softmax 2", "softmax 8", "uniform", "causal", "local with a sink", "sparse", "attention sink", "twin tokens")
+TOLERANCE = 1e-3
+
+
+@dataclasses.dataclass
 class Tally:
     """Counts and largest differences."""
 
-    def __init__(self) -> None:
-        self.families: Counter[str] = Counter()
-        self.proofs: Counter[str] = Counter()
-        self.pairs = self.fractions = self.floats = 0
-        self.off_fractions = self.off_floats = 0.0
+    families: Counter[str] = dataclasses.field(default_factory=Counter)
+    proofs: Counter[str] = dataclasses.field(default_factory=Counter)
+    pairs: int = 0
+    fractions: int = 0
+    floats: int = 0
+    off_fractions: float = 0.0
+    off_floats: float = 0.0
+    brackets: int = 0
+    widest: float = 0.0
+    thinned: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        """Take in what another part has counted."""
+        for field in dataclasses.fields(self):
+            mine, more = getattr(self, field.name), getattr(other, field.name)
+            largest = field.name.startswith(("off_", "widest"))
+            setattr(self, field.name, max(mine, more) if largest else mine + more)
 
 
 def check(name: str, stack: np.ndarray, r: np.random.Generator, tally: Tally) -> None:
@@ -54,10 +83,12 @@ def check(name: str, stack: np.ndarray, r: np.random.Generator, tally: Tally) ->
     ):
         if (found.units != expected).any():
             raise SystemExit(f"{name} {stack.shape}: {what} differs from the full solution")
-        if what == "top":
-            tally.proofs.update({k: v for k, v in found.proof_counts().items() if k == "hub bound"})
+        if what in ("top", "rows"):
+            tally.proofs.update({k: v for k, v in found.proof_counts().items() if k in ("hub bound", "relay bound")})
     tally.families[name] += 1
     tally.pairs += full.units.size
+    if steps >= 9 and n >= 24:
+        inside(name, stack, full, rows, tally)
     if steps * n * n <= 200:
         for h, i, j in _sample(r, steps, n, 2):
             off = abs(float(by_fractions(stack, h, i, j)) - full.scores[h - 1, i, j])
@@ -70,6 +101,46 @@ def check(name: str, stack: np.ndarray, r: np.random.Generator, tally: Tally) ->
         raise SystemExit(f"{name} {stack.shape}: differs from the rival by more than 1e-9")
 
 
+def inside(name: str, stack: np.ndarray, full: Solution, rows: list[int], tally: Tally) -> None:
+    """Exact flows lie in the interval of a tolerance, and no thinned network carries more."""
+    steps = len(stack)
+    lower, upper, _ = bracket(stack, TOLERANCE, [steps], rows)
+    exact = full.scores[-1, rows]
+    if (lower.scores[0] > exact + 1e-12).any() or (upper[0] < exact - 1e-12).any():
+        raise SystemExit(f"{name} {stack.shape}: an exact flow is not in its interval")
+    tally.brackets += exact.size
+    tally.widest = max(tally.widest, float((upper[0] - lower.scores[0]).max()))
+    causal = full.capacities.is_causal()
+    sinks = np.arange(0, rows[0] if causal else stack.shape[1], 5)
+    sinks = sinks[sinks != rows[0]]
+    thin = Thin(full.capacities, rows[0], sinks, causal, 4)
+    for j in sinks.tolist():
+        if thin.lower(j) > full.units[-1, rows[0], j]:
+            raise SystemExit(f"{name} {stack.shape}: a thinned network carries more than the whole one")
+    tally.thinned += len(sinks)
+
+
+def long_row(n: int, samples: int, tally: Tally) -> None:
+    """The last row of SmolLM2: with bounds, in full, in an interval, and by igraph on some inputs."""
+    stack = real("smollm2", n)
+    steps, t = len(stack), n - 1
+    fast, full = solve(stack, [steps], [t]), solve(stack, [steps], [t], bounds=False)
+    if (fast.units != full.units).any():
+        raise SystemExit(f"SmolLM2 at {n}: a flow that a bound settled is another one in full")
+    lower, upper, _ = bracket(stack, TOLERANCE, [steps], [t])
+    if (lower.scores > full.scores + 1e-12).any() or (upper < full.scores - 1e-12).any():
+        raise SystemExit(f"SmolLM2 at {n}: an exact flow is not in its interval")
+    tally.brackets += n
+    tally.widest = max(tally.widest, float((upper - lower.scores).max()))
+    tally.families[f"real: smollm2, one row of {n}"] += 1
+    tally.pairs += n
+    tally.proofs.update(fast.proof_counts())
+    flow = by_igraph(stack)
+    for j in np.random.default_rng(n).choice(n, samples, replace=False).tolist():
+        tally.floats += 1
+        tally.off_floats = max(tally.off_floats, abs(flow(steps, t, j) - full.scores[0, 0, j]))
+
+
 def _sample(r: np.random.Generator, steps: int, n: int, count: int) -> list[tuple[int, int, int]]:
     return [(int(r.integers(1, steps + 1)), int(r.integers(n)), int(r.integers(n))) for _ in range(count)]
 
@@ -80,43 +151,79 @@ def shape(r: np.random.Generator) -> tuple[int, int]:
     return int(r.integers(1, 8)), int(r.integers(2, 11))
 
 
+def parts(quick: bool) -> Iterator[tuple[str, Callable[[Tally], None]]]:
+    """The parts of the work, by name."""
+
+    def of_models(tally: Tally) -> None:
+        for name, n in (("minilm", 12), ("minilm", 33), ("minilm", 65), ("mpnet", 24), ("mpnet", 40), ("smollm2", 24)):
+            if available()[name]:
+                check(f"real: {name}", real(name, n), np.random.default_rng(n), tally)
+
+    def large(tally: Tally) -> None:
+        for size in LARGE[:1] if quick else LARGE:
+            for name, stack in instances(np.random.default_rng(size[1]), *size):
+                if name in KINDS:
+                    check(name, stack, np.random.default_rng(0), tally)
+
+    def deep(seed: int, tally: Tally) -> None:
+        r = np.random.default_rng(1000 + seed)
+        for name, stack in instances(r, int(r.integers(9, 15)), int(r.integers(24, 34))):
+            if name in DEEP:
+                check(f"{name}, deep", np.ascontiguousarray(stack), r, tally)
+
+    def small(first: int, tally: Tally) -> None:
+        for seed in range(first, first + 10):
+            r = np.random.default_rng(seed)
+            for name, stack in instances(r, *shape(r)):
+                check(name, np.ascontiguousarray(stack), r, tally)
+
+    yield "models", of_models
+    yield "large", large
+    for seed in range(2 if quick else 12):
+        yield f"deep {seed}", lambda tally, seed=seed: deep(seed, tally)
+    for first in range(0, 10 if quick else 390, 10):
+        yield f"small {first}", lambda tally, first=first: small(first, tally)
+    if available()["smollm2"] and not quick:
+        yield "row of 512", lambda tally: long_row(512, 4, tally)
+        yield "row of 1024", lambda tally: long_row(1024, 2, tally)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the networks")
-    quick = parser.parse_args().quick
-    tally, start = Tally(), time.perf_counter()
-    for name, n in (("minilm", 12), ("minilm", 33), ("minilm", 65), ("mpnet", 24), ("mpnet", 40), ("smollm2", 24)):
-        if available()[name]:
-            check(f"real: {name}", real(name, n), np.random.default_rng(n), tally)
-    for size in LARGE[:1] if quick else LARGE:
-        for name, stack in instances(np.random.default_rng(size[1]), *size):
-            if name in KINDS:
-                check(name, stack, np.random.default_rng(0), tally)
-    for seed in range(12 if quick else 130):
-        r = np.random.default_rng(seed)
-        for name, stack in instances(r, *shape(r)):
-            check(name, np.ascontiguousarray(stack), r, tally)
-        print(f"\r{sum(tally.families.values())} networks", end="", file=sys.stderr, flush=True)
+    parser.add_argument("--work", type=Path, help="where parts that are done are kept")
+    options = parser.parse_args()
+    quick = options.quick
+    work = options.work or Path(tempfile.gettempdir()) / f"attnflow-flow-exact{'-quick' if quick else ''}"
+    work.mkdir(parents=True, exist_ok=True)
+    tally = Tally()
+    for name, part in parts(quick):
+        kept = work / f"{name.replace(' ', '-')}.json"
+        if not kept.exists():
+            done, start = Tally(), time.perf_counter()
+            part(done)
+            done.seconds = time.perf_counter() - start
+            kept.write_text(json.dumps(vars(done)))
+        saved = json.loads(kept.read_text())
+        one = Tally(**{**saved, "families": Counter(saved["families"]), "proofs": Counter(saved["proofs"])})
+        tally.add(one)
+        print(f"{name}: {sum(tally.families.values())} networks", file=sys.stderr, flush=True)
     text = (
         f"{sum(tally.families.values())} networks of {len(tally.families)} families, {tally.pairs} pairs: every one "
-        "with a cut of its own integer value, and the same with and without bounds, in "
-        f"{time.perf_counter() - start:.0f} s.\n\n"
+        "with a cut of its own integer value (long rows: solved in full), and the same with and without bounds, in "
+        f"{tally.seconds:.0f} s.\n\n"
         f"networkx on exact fractions: {tally.fractions} pairs, largest difference {tally.off_fractions:.1e}. "
         f"igraph on floats: {tally.floats} pairs, largest difference {tally.off_floats:.1e}.\n\n"
+        f"With `tolerance={TOLERANCE}`: {tally.brackets} exact flows of deep networks lie in their intervals, of which "
+        f"the widest is {tally.widest:.1e}; {tally.thinned} flows in thinned networks are not larger.\n\n"
         "Pairs by what settled them, each solved again in full: "
         + ", ".join(f"{name} {count}" for name, count in tally.proofs.most_common())
         + "."
     )
     rows = [[name, count] for name, count in tally.families.most_common()]
     command = "python benchmarks/flow_exact.py" + (" --quick" if quick else "")
-    write(
-        "flow_exact_quick" if quick else "flow_exact",
-        "Attention flow: exactness",
-        ["family", "networks"],
-        rows,
-        text,
-        command,
-    )
+    name = "flow_exact_quick" if quick else "flow_exact"
+    write(name, "Attention flow: exactness", ["family", "networks"], rows, text, command)
 
 
 if __name__ == "__main__":

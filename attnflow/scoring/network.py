@@ -65,6 +65,44 @@ class Step:
         out[own, own] += mass[1]
         return out
 
+    def rows(self, start: int, stop: int, width: int | None = None) -> F64:
+        """Rows ``start … stop`` of :meth:`matrix`, without the others: ``[stop - start, size]``.
+
+        Only the first ``width`` columns, where the others are known to be zero.
+        """
+        rows, columns = self._slices()
+        out = np.zeros((stop - start, self.size if width is None else width))
+        columns = slice(columns.start, min(columns.stop, out.shape[1]))
+        own = np.arange(start, stop)
+        out[own - start, own] = 1.0
+        low, high = max(start, rows.start), min(stop, rows.stop)
+        if low < high:
+            seen = slice(0, max(0, columns.stop - columns.start))
+            mass, weights = self._parts(slice(low - self.row, high - self.row), seen)
+            part, own = slice(low - start, high - start), np.arange(low, high)
+            out[part] = 0
+            np.multiply(weights, mass[0][:, None], out=out[part, columns])
+            out[own - start, own] += mass[1]
+        return out
+
+    def largest_sum(self) -> float:
+        """An upper bound of all row and column sums, without the matrix."""
+        rows, columns = self._slices()
+        total = np.ones(self.size)
+        total[rows] = 0
+        most = 1.0
+        for start in range(0, self.weights.shape[0], 1024):
+            weights = self.weights[start : start + 1024]
+            share = self.share[start : start + 1024]
+            sums = weights.sum(1, dtype=np.float64)
+            scale = np.ones_like(share) if self.added else 1 / np.maximum((1 - share) * sums + share, 1e-30)
+            factor = scale if self.added else (1 - share) * scale
+            total[columns] += factor.astype(np.float32) @ weights.astype(np.float32, copy=False)
+            total[rows.start + start : rows.start + start + len(share)] += share * scale
+            most = max(most, float((factor * sums + share * scale).max()))
+        # Single precision is off by less than a thousandth of this.
+        return max(most, float(total.max()) * 1.001)
+
     def above(self, below: F64) -> F64:
         """``M @ below``: carries ``[size, m]`` from the lower level to the upper one."""
         rows, columns = self._slices()
@@ -90,14 +128,14 @@ class Step:
         q, k = self.weights.shape
         return slice(self.row, self.row + q), slice(self.column, self.column + k)
 
-    def _parts(self) -> tuple[tuple[F64, F64], F64]:
-        """((attention's factor, residual's factor), weights): float64, so that the row sums are one."""
-        weights = self.weights.astype(np.float64)
+    def _parts(self, some: slice = slice(None), seen: slice = slice(None)) -> tuple[tuple[F64, F64], F64]:
+        """((attention's factor, residual's factor), weights) of some rows: float64, so that the row sums are one."""
+        weights, share = self.weights[some, seen].astype(np.float64), self.share[some]
         if self.added:
-            return (np.ones_like(self.share), self.share), weights
-        total = (1 - self.share) * weights.sum(1) + self.share
+            return (np.ones_like(share), share), weights
+        total = (1 - share) * weights.sum(1) + share
         scale = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
-        return ((1 - self.share) * scale, self.share * scale), weights
+        return ((1 - share) * scale, share * scale), weights
 
 
 @one_line
@@ -113,6 +151,7 @@ class Network:
         tokens: names of the input nodes.
         queries: names of the output nodes.
         labels: the name of each step: its layer, in an encoder-decoder model with the tower.
+        causal: True if it is known that no node looks at a later one.
     """
 
     steps: tuple[Step, ...]
@@ -122,6 +161,7 @@ class Network:
     tokens: Tokens
     queries: Tokens
     labels: tuple[str, ...] = ()
+    causal: bool = False
 
     @property
     def size(self) -> int:
@@ -225,6 +265,7 @@ def _one_tower(block: Block, residual: Residual, start_layer: int, added: bool) 
         _fit(block.keys, inputs, size),
         _fit(block.queries, len(outputs), len(outputs)),
         tuple(f"layer {block.layers[i]}" for i in chosen),
+        block.causal and not block.sink,
     )
 
 

@@ -27,13 +27,16 @@ import numpy.typing as npt
 
 from attnflow.errors import AttnFlowError, FileError
 from attnflow.files import write_bytes
+from attnflow.scoring.flow import counting
+from attnflow.scoring.flow.counting import COUNTING
 from attnflow.scoring.flow.integers import Ints, Words
 from attnflow.scoring.flow.workspace import Work, words_of
 
-SOURCES = ("waves.py", "kernels.py", "relay_kernel.py", "workspace.py")
+SOURCES = ("waves.py", "kernels.py", "relay_kernel.py", "workspace.py", "counting.py")
 CACHE = "ATTNFLOW_CACHE"
 _NEEDED = {"memset", "memcpy", "memmove"}  # of every C library, so of every process
 _LOCK = threading.RLock()  # so that threads that come together compile once
+_LOG = 16  # as in relay_kernel.py, which needs numba to be imported
 _DIGEST = hashlib.sha256().digest_size
 if hasattr(os, "register_at_fork"):
     # A fork waits until the kernel is ready: its child has no thread that could finish it, or give the lock back.
@@ -81,10 +84,10 @@ def relay(
     columns: tuple[Ints, ...],
     below: Ints,
     mid: Ints,
+    high: Ints,
     chain: Ints,
     upper: Ints,
     lower: Ints,
-    space: tuple[Ints, ...],
     begin: int = 0,
     stride: int = 1,
 ) -> None:
@@ -92,12 +95,17 @@ def relay(
 
     ``columns`` are the lowest step and the three tiers above it, transposed; ``lower`` ``[n]`` is changed in place.
     """
-    nothing = ctypes.c_void_p()
-    arrays = (row, tiers, budgets, *columns, below, mid, chain, upper, lower)
+    nothing, n = ctypes.c_void_p(), len(row)
+    arrays = (row, tiers, budgets, *columns, below, mid, high, chain, upper, lower)
+    space = [np.empty(size, np.int64) for size in (n, n, n, 3 * n, 3 * n, n)]
+    space += [np.zeros(n, np.int64), *(np.empty(size, np.int64) for size in (n + 1, 3 * _LOG * n, 6))]
+    reads = np.zeros(counting.PLACES, np.uint64)
     kernel("relay")(
-        ctypes.byref(nothing), ctypes.byref(nothing), len(row), causal, source, *(_at(a, np.int64) for a in arrays),
-        begin, stride, *(_at(a, np.int64) for a in space),
+        ctypes.byref(nothing), ctypes.byref(nothing), n, causal, source, *(_at(a, np.int64) for a in arrays),
+        begin, stride, *(_at(a, np.int64) for a in space), _at(reads, np.uint64),
     )  # fmt: skip
+    if COUNTING:
+        counting.add(reads)
 
 
 def _at(array: npt.NDArray[Any], kind: Any) -> int:
@@ -142,7 +150,9 @@ def _path() -> Path | None:
     key = hashlib.sha256()
     for name in SOURCES:
         key.update((Path(__file__).parent / name).read_bytes())
-    key.update(repr([version("numba"), version("llvmlite"), binding.get_process_triple(), _processor()]).encode())
+    key.update(
+        repr([version("numba"), version("llvmlite"), binding.get_process_triple(), _processor(), COUNTING]).encode()
+    )
     try:
         return _folder() / f"flow-{key.hexdigest()[:24]}.o"
     except RuntimeError:  # no home
@@ -286,5 +296,5 @@ def _arguments() -> dict[str, list[Any]]:
     columns = [address] * 2 + [number] * 3 + [address, number] + [address] * 2 + [number, address] + [number] * 5
     return {
         "columns": columns + [address] * (3 + len(Work._fields)),
-        "relay": [number] * 3 + [address] * 12 + [number] * 2 + [address] * 7,
+        "relay": [number] * 3 + [address] * 13 + [number] * 2 + [address] * 11,
     }

@@ -12,6 +12,7 @@ from attnflow.errors import SelectionError
 from attnflow.heads import Heads
 from attnflow.numbers import real, truths, word
 from attnflow.relevance import Relevance, Report
+from attnflow.scoring.flow.integers import Layers
 from attnflow.scoring.flow.report import describe
 from attnflow.scoring.flow.solver import Solution, solve
 from attnflow.scoring.network import F64, Network, Residual, network, residual_of
@@ -73,8 +74,8 @@ def flow(
         backend: "numba", the exact engine, or "networkx", the readable reference: a thousand times slower.
         certify: solve every pair in full and prove it by a cut of the same integer value;
             ``settings["certificate"]`` holds the cuts.
-        tolerance: leave out the smallest capacities: ``scores`` are lower bounds, ``settings["upper"]`` upper
-            bounds, at most this far apart.
+        tolerance: an interval in place of exact flows: ``scores`` are lower bounds, ``settings["upper"]`` upper
+            bounds, at most this far apart. With ``layer`` and ``position`` this is for thousands of tokens.
         threads: how many; by default one per core.
         heads, sinks, block, tokens, edges, options: as for :func:`attnflow.raw`.
 
@@ -162,11 +163,11 @@ def _solved(
     threads: int | None,
 ) -> tuple[Solution, dict[str, Any]]:
     """The solution by the chosen way, and what it adds to the settings."""
-    stack = net.stack()
     if backend == "networkx":
         from attnflow.scoring.flow.reference import solve_networkx
 
-        return solve_networkx(stack, tops, nodes), {}
+        return solve_networkx(net.stack(), tops, nodes), {}
+    stack = net.stack() if len(nodes) == net.size else Layers(net)
     if certify:
         from attnflow.scoring.flow.certificate import certify as prove
 

@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import ShapeError, WeightsError
+
+if TYPE_CHECKING:
+    from attnflow.scoring.network import Network
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -45,9 +48,9 @@ class Capacities:
         """The sum of each row."""
         return self._rowsum
 
-    def block(self, step: int, start: int, stop: int) -> Ints:
-        """Rows ``start … stop`` of one step: ``[stop - start, n]``."""
-        return self.cap[step, start:stop]
+    def block(self, step: int, start: int, stop: int, width: int | None = None) -> Ints:
+        """Rows ``start … stop`` of one step: ``[stop - start, n]``, or only their first ``width`` columns."""
+        return self.cap[step, start:stop, :width]
 
     def row_sums(self, step: int, rows: Sequence[int]) -> Ints:
         """The sums of some rows of one step."""
@@ -110,8 +113,18 @@ class Steps(Protocol):
     def n(self) -> int:
         """Number of nodes at each height."""
 
-    def block(self, step: int, start: int, stop: int) -> F64:
-        """Rows ``start … stop`` of one step: ``[stop - start, n]``, finite and not negative."""
+    @property
+    def causal(self) -> bool:
+        """True if it is known that no node has an edge to a later one."""
+
+    def bits(self) -> int:
+        """How many bits a capacity of one gets, see :func:`bits_of`."""
+
+    def block(self, step: int, start: int, stop: int, width: int | None = None) -> F64:
+        """Rows ``start … stop`` of one step: ``[stop - start, n]``, finite and not negative.
+
+        Only the first ``width`` columns, where the caller knows that the others are zero.
+        """
 
 
 class Streamed(Capacities):
@@ -121,9 +134,13 @@ class Streamed(Capacities):
         self._source, self.bits = source, bits
         self.steps, self.n = source.count if steps is None else steps, source.n
 
-    def block(self, step: int, start: int, stop: int) -> Ints:
-        """Rows ``start … stop`` of one step: ``[stop - start, n]``."""
-        return rounded(self._given(step, start, stop), self.bits)
+    def block(self, step: int, start: int, stop: int, width: int | None = None) -> Ints:
+        """Rows ``start … stop`` of one step: ``[stop - start, n]``, or only their first ``width`` columns."""
+        return rounded(self._source.block(step, start, stop, width), self.bits)
+
+    def is_causal(self) -> bool:
+        """Whether no node has an edge to a later one."""
+        return self._source.causal or super().is_causal()
 
     def _given(self, step: int, start: int, stop: int) -> F64:
         return self._source.block(step, start, stop)
@@ -155,13 +172,35 @@ class Streamed(Capacities):
 class Stack:
     """An array ``[S, n, n]`` as :class:`Steps`."""
 
+    causal = False  # not known
+
     def __init__(self, array: F64) -> None:
         self.array = array
         self.count, self.n = int(array.shape[0]), int(array.shape[1])
 
-    def block(self, step: int, start: int, stop: int) -> F64:
+    def bits(self) -> int:
+        """How many bits a capacity of one gets."""
+        return bits_of(self.array)
+
+    def block(self, step: int, start: int, stop: int, width: int | None = None) -> F64:
         """Rows ``start … stop`` of one step."""
-        return self.array[step, start:stop]
+        return self.array[step, start:stop, :width]
+
+
+class Layers:
+    """The steps of a :class:`~attnflow.scoring.network.Network` as :class:`Steps`: no matrix is held twice."""
+
+    def __init__(self, net: Network) -> None:
+        self._steps, self.causal = net.steps, net.causal
+        self.count, self.n = len(net.steps), net.size
+
+    def bits(self) -> int:
+        """How many bits a capacity of one gets."""
+        return bits_for(max(step.largest_sum() for step in self._steps))
+
+    def block(self, step: int, start: int, stop: int, width: int | None = None) -> F64:
+        """Rows ``start … stop`` of one step."""
+        return self._steps[step].rows(start, stop, width)
 
 
 def as_stack(stack: Any) -> F64:
@@ -188,7 +227,11 @@ def bits_of(array: F64, spare: int = 0) -> int:
 
     Capacities far below one (gradients) get more bits, so that they are as exact relative to their own size.
     """
-    largest = max(float(array.sum(-1).max()), float(array.sum(-2).max()))
+    return bits_for(max(float(array.sum(-1).max()), float(array.sum(-2).max())), spare)
+
+
+def bits_for(largest: float, spare: int = 0) -> int:
+    """The same where the largest of all row and column sums is known."""
     return min(61 - math.ceil(math.log2(largest)), 60 if largest > 0.5 else 900) - spare if largest else 60
 
 

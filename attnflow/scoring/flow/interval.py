@@ -1,18 +1,35 @@
-"""Bounds instead of exact values: leave out the smallest capacities and say what that can cost."""
+"""Bounds instead of exact values, at most a tolerance apart.
+
+An interval needs a bound on the *cut*, not on the sum of what was left out. The cuts at both ends of the network
+(relay.py) are cuts of the whole network, whatever a search leaves out, and on deep attention they are nearly always the
+narrowest. So for few outputs of a deep network only the lower bound is searched for: by laying flows in hops, then in a
+thinned network (thin.py), and in full where the window between the two tokens is small or nothing else helps.
+
+Where the ends do not bound enough (shallow networks, all outputs), the smallest capacities are left out of every step,
+and what they could have carried is added to the upper bound.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from attnflow.scoring.flow.integers import integers
-from attnflow.scoring.flow.solver import Solution, solve
+from attnflow.scoring.flow.integers import Capacities
+from attnflow.scoring.flow.relay import Bounds, relayable, relayed
+from attnflow.scoring.flow.room import check_room
+from attnflow.scoring.flow.search import finish
+from attnflow.scoring.flow.solver import THIN, Solution, capacities, solve
+from attnflow.scoring.flow.thin import Thin
 from attnflow.scoring.network import F64
+
+_NEAR = 384  # tokens of a window up to which a search in full is as quick as one in a thinned network
+_KEEP = (8, 32)  # edges of each row in a thinned network: at first, and where these are too few
 
 
 def bracket(
-    stack: F64,
+    source: Any,
     tolerance: float,
     tops: Sequence[int] | None = None,
     rows: Sequence[int] | None = None,
@@ -20,17 +37,69 @@ def bracket(
 ) -> tuple[Solution, F64, float]:
     """Lower and upper bounds of every flow, at most ``tolerance`` apart, and the share of edges left out.
 
-    Each of the S steps loses its smallest capacities, up to a sum of ``tolerance / S``. The flow of what is left is a
-    lower bound. A maximum flow of the whole network, less its paths over lost edges, is a flow of what is left; at the
-    highest step it can use only the source's row, at the lowest only the sink's column, so
-
-        F ≤ F_left + lost(row i of the highest step) + Σ lost(steps between) + lost(column j of the lowest step)
+    ``source`` is what :func:`attnflow.scoring.flow.solver.solve` takes.
 
     >>> lower, upper, pruned = bracket(np.array([[[0.5, 0.5], [0.001, 0.999]]]), 0.01)
     >>> lower.scores[0, 1].tolist(), upper[0, 1].round(3).tolist(), pruned
     ([0.0, 0.999], [0.001, 0.999], 0.25)
     """
-    whole = integers(stack)
+    caps = source if isinstance(source, Capacities) else capacities(source, rows)
+    heights = list(range(1, caps.steps + 1)) if tops is None else list(tops)
+    few = rows is not None and len(rows) < caps.n
+    if rows is None or not few or not all(relayable(caps.upto(top)) for top in heights):
+        return _pruned(caps.upto(max(heights)), tolerance, heights, rows, threads)
+    causal = caps.is_causal()
+    if not causal and 2 * len(rows) >= caps.n:
+        return _pruned(caps.upto(max(heights)), tolerance, heights, rows, threads)
+    found = [_narrowed(caps.upto(top), rows, tolerance, causal, threads or 1) for top in heights]
+    lower = Solution(
+        caps.upto(max(heights)),
+        tuple(heights),
+        tuple(rows),
+        np.stack([s.units[0] for s, _, _ in found]),
+        np.stack([s.proofs[0] for s, _, _ in found]),
+    )
+    return lower, np.stack([upper for _, upper, _ in found]), max(share for _, _, share in found)
+
+
+def _narrowed(
+    caps: Capacities, rows: Sequence[int], tolerance: float, causal: bool, threads: int
+) -> tuple[Solution, F64, float]:
+    """The flows from ``rows`` at the top: by the ends, in a thinned network, and in full, in this order."""
+    most = int(tolerance * 2.0**caps.bits)
+    laid = relayed(caps, rows, causal, threads)
+    lower, share, by_thin = laid.lower.copy(), 0.0, np.zeros(laid.lower.shape, bool)
+    for a, t in enumerate(rows):
+        for keep in _KEEP:
+            far = np.flatnonzero(laid.upper[a] - lower[a] > most)
+            far = far[t - far >= _NEAR] if causal else far[far != t] if caps.n > _NEAR else far[:0]
+            if not len(far):
+                break
+            thin = Thin(caps, t, far, causal, keep)
+            for j in far.tolist():
+                lower[a, j] = max(lower[a, j], thin.lower(j))
+            by_thin[a, far] = laid.upper[a, far] - lower[a, far] <= most
+            share = max(share, thin.left_out)
+    left = laid.upper - lower > most
+    found = finish(caps, rows, Bounds(lower, np.where(left, laid.upper, lower)), causal, threads)
+    upper = np.where(left, found.units, laid.upper)
+    proofs = np.where(by_thin & ~left, np.int8(THIN), found.proofs)
+    solution = Solution(caps, (caps.steps,), tuple(rows), found.units[None], proofs[None])
+    return solution, caps.floats(upper), share
+
+
+def _pruned(
+    given: Capacities, tolerance: float, tops: Sequence[int], rows: Sequence[int] | None, threads: int | None
+) -> tuple[Solution, F64, float]:
+    """Each of the S steps loses its smallest capacities, up to a sum of ``tolerance / S``.
+
+    The flow of what is left is a lower bound. A maximum flow of the whole network, less its paths over lost edges, is a
+    flow of what is left; at the highest step it can use only the source's row, at the lowest only the sink's column, so
+
+        F ≤ F_left + lost(row i of the highest step) + Σ lost(steps between) + lost(column j of the lowest step)
+    """
+    check_room(3 * 8 * given.steps * given.n**2, f"{given.steps} steps of {given.n:,} tokens without their least edges")
+    whole = Capacities(given.cap, given.bits, given.rowsum)
     caps = whole.cap.copy()
     budget = int(tolerance * 2.0**whole.bits / whole.steps)
     for step in caps:

@@ -16,7 +16,7 @@ from numba import njit, types
 
 from attnflow.scoring.flow.relay_kernel import SIGNATURE as RELAY
 from attnflow.scoring.flow.relay_kernel import relay
-from attnflow.scoring.flow.waves import CUT, U0, U1, U2, U3, U4, U6, U63, inner, solve_pair
+from attnflow.scoring.flow.waves import COUNTING, CUT, EDGES, U0, U1, U2, U3, U4, U6, U63, inner, solve_pair
 from attnflow.scoring.flow.workspace import Work
 
 CLOSED = 1  # a closed form of one or two steps
@@ -63,6 +63,8 @@ def _renumber(w, cap, order, base, n, words, steps):
                 x = cap[row + order[base + h * n + b]]
                 w.cap[new * n + b] = x
                 w.fresh[new * words + (b >> U6)] |= np.uint64(x > 0) << (b & U63)
+    if COUNTING:
+        w.reads[EDGES] += steps * n * n
 
 
 @inner
@@ -74,6 +76,8 @@ def _through_two(w, n, height, level, sums):
         for q in range(n):
             if w.limit[(height - U2) * n + q] >= level:
                 sums[k] += w.cap[row + q]
+    if COUNTING:
+        w.reads[EDGES] += n * n
 
 
 @inner
@@ -88,6 +92,8 @@ def _saturates(w, n, height, source, level, two, sums, inside):
     low = (height - U1) * n
     row = (low + source) * n
     taken = np.int64(0)
+    if COUNTING:
+        w.reads[EDGES] += n
     for k in range(n):
         inside[k] = 0
         if w.limit[low + k] >= level:
@@ -126,6 +132,8 @@ def _one_step(w, n, height, column):
         for k in range(n):
             total += min(w.cap[row + k], w.limit[(height - U1) * n + k])
         w.limit[height * n + t] = min(total, column)
+    if COUNTING:
+        w.reads[EDGES] += n * n
 
 
 @inner
@@ -185,14 +193,14 @@ _PLACE = _FLAG = types.uint64
 SIGNATURE = types.void(
     *(_INT, _INT, _PLACE, _PLACE, _PLACE, _SET, _PLACE, _SET, _INT, _PLACE, _INT, _FLAG, _FLAG, _FLAG, _PLACE, _PLACE),
     *(_INT, _BYTE, _SET),
-    *(_INT, _SET, _INT, _INT, _INT, _INT, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _INT, _INT),
+    *(_INT, _SET, _INT, _INT, _INT, _INT, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _INT, _INT, _SET),
 )
 
 
 def columns(
     capacity, rowsum, n, steps, words, sinks, count, order, wanted, tops, known, has_known, theorem, explicit, begin,
     stride, value, code, cuts,
-    cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside,
+    cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside, reads,
 ):  # fmt: skip
     """Flows of all sources at the wanted heights into each of the sinks.
 
@@ -205,7 +213,7 @@ def columns(
     from ``cap`` on are those of :func:`workspace`; after the call they hold the last pair that was solved.
     """
     w = Work(
-        cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside
+        cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside, reads
     )  # fmt: skip
     few = (n + U63) >> U6
     for c in range(count):

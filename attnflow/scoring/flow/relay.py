@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnflow.scoring.flow.integers import Capacities, Ints
+from attnflow.scoring.flow.room import check_room
 from attnflow.scoring.flow.threads import share
 
 DEEP = 9  # steps from which there is one for each part
@@ -70,10 +71,16 @@ class Bounds(NamedTuple):
     upper: Ints
 
 
+def room_for(nodes: int, rows: int) -> int:
+    """Bytes that the sums of capacities take: seven matrices, and two more where several outputs share them."""
+    return 8 * nodes * nodes * (7 if rows == 1 else 9)
+
+
 def relayed(caps: Capacities, rows: Sequence[int], causal: bool, threads: int = 1) -> Bounds:
     """Bounds of the flows from ``rows`` at the top of the network; with one row, only the nodes it can see are read."""
     nodes = max(rows) + 1 if causal else caps.n
-    blocks = _Blocks(caps, nodes, rows, threads)
+    check_room(room_for(nodes, len(rows)), f"the bounds of flows over {nodes:,} tokens")
+    blocks = _Blocks(caps, nodes, rows, causal, threads)
     lower, upper = np.zeros((2, len(rows), caps.n), np.int64)
     inside = threads if len(rows) == 1 else 1  # one row is shared out by its inputs, several are done side by side
 
@@ -89,11 +96,11 @@ def relayed(caps: Capacities, rows: Sequence[int], causal: bool, threads: int = 
 class _Blocks:
     """The sums of capacities over blocks of steps that the kernel reads; columns are held transposed."""
 
-    def __init__(self, caps: Capacities, nodes: int, rows: Sequence[int], threads: int) -> None:
-        self.caps, self.n, self.parts = caps, nodes, parts_of(caps.steps)
+    def __init__(self, caps: Capacities, nodes: int, rows: Sequence[int], causal: bool, threads: int) -> None:
+        self.caps, self.n, self.parts, self.causal = caps, nodes, parts_of(caps.steps), causal
         n, steps = nodes, caps.steps
         self.columns = tuple(np.zeros((n, n), np.int64) for _ in range(_TIERS + 1))
-        self.wide, self.narrow = np.zeros((n, n), np.int64), np.zeros((n, n), np.int64)
+        self.wide, self.narrow, self.high = (np.zeros((n, n), np.int64) for _ in range(3))
         self.own = np.zeros((steps, n), np.int64)
         self.rows = {t: np.zeros((steps, n), np.int64) for t in rows}
         self.most = 2**62 // steps  # of one edge, so that no sum overflows; to take less of it is safe
@@ -107,20 +114,23 @@ class _Blocks:
         """Read rows start … stop of every step once and add them to the sums that they belong to."""
         p, n = self.parts, self.n
         for step in range(self.caps.steps):
-            rows = self.caps.block(step, start, stop)[:, :n]
+            rows = self.caps.block(step, start, stop, stop if self.causal else None)[:, :n]
+            seen = rows.shape[1]
             at = np.arange(start, stop)
             self.own[step, start:stop] = rows[at - start, at]
             if step < p.gather:
-                self.columns[step][:, start:stop] = rows.T
+                self.columns[step][:seen, start:stop] = rows.T
             elif step < p.relay:
-                self.columns[_TIERS][:, start:stop] += np.minimum(rows, self.most).T
+                self.columns[_TIERS][:seen, start:stop] += np.minimum(rows, self.most).T
             elif step < p.spread:
                 less = np.minimum(rows, self.most)
-                self.wide[start:stop] += less
+                self.wide[start:stop, :seen] += less
                 if step < p.half:
-                    self.narrow[start:stop] += less
+                    self.narrow[start:stop, :seen] += less
+            elif step < p.end:
+                self.high[start:stop, :seen] += np.minimum(rows, self.most)
             for t in self.rows.keys() & range(start, stop):
-                self.rows[t][step] = rows[t - start]
+                self.rows[t][step, :seen] = rows[t - start]
 
     def bounds(self, t: int, causal: bool, threads: int) -> tuple[Ints, Ints]:
         row, p = self.rows[t], self.parts
@@ -155,7 +165,11 @@ class _Blocks:
         p, gather = self.parts, self.columns[_TIERS]
         yield gather, self.wide, p.spread
         yield gather, self.narrow, p.half
-        if p.half < p.spread:
+        if p.half < p.spread and len(self.rows) == 1:  # nobody needs the others any more
+            gather += self.narrow.T
+            self.wide -= self.narrow
+            yield gather, self.wide, p.spread
+        elif p.half < p.spread:
             yield np.ascontiguousarray(gather + self.narrow.T), self.wide - self.narrow, p.spread
 
     def _lay(
@@ -166,10 +180,9 @@ class _Blocks:
         from attnflow.scoring.flow import compiled
 
         def work(begin: int, stride: int) -> None:
-            space = [np.empty(k * self.n, np.int64) for k in (1, 1, 1, _TIERS, _TIERS, 1)]
             compiled.relay(
-                causal, t, row, tiers, budgets, columns, self.below, mid, self.chain, upper, lower,
-                (*space, np.empty(2 * _TIERS, np.int64)), begin, stride,
+                causal, t, row, tiers, budgets, columns, self.below, mid, self.high, self.chain, upper, lower,
+                begin, stride,
             )  # fmt: skip
 
         share(work, jobs, len(jobs))

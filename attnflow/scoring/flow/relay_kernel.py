@@ -11,6 +11,9 @@ The supply of *t* and the demand of *j* have three tiers each: a step, the next 
 later tier has to pass the token's own edges of the steps before it. Hence three budgets, one inside the other: for all
 tiers, for all but the first, and for the last together with whatever stays on the token. ``held`` holds six numbers:
 the budgets of *t*, then those of *j*.
+
+No edge is used twice: what goes over the block between is noted in ``log`` (token, amount, and where the token above
+noted its last), and whoever uses the same row of it again takes that off. A log that is full ends the laying.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from attnflow.scoring.flow.waves import U0, U1, U2, U3, inner
+from attnflow.scoring.flow.counting import COUNTING
+from attnflow.scoring.flow.waves import HOPS, U0, U1, U2, U3, inner
 
-_INT = types.CPointer(types.int64)
+_INT, _SET = types.CPointer(types.int64), types.CPointer(types.uint64)
 _PLACE = _FLAG = types.uint64
+LOG = np.uint64(16)  # hops that are noted, times the number of tokens
 SIGNATURE = types.void(
-    *(_PLACE, _FLAG, _PLACE, _INT, _INT, _INT, _INT, _INT, _INT, _INT, _INT, _INT, _INT, _INT, _INT, _PLACE, _PLACE),
-    *(_INT, _INT, _INT, _INT, _INT, _INT, _INT),
+    *(_PLACE, _FLAG, _PLACE, *(_INT,) * 13, _PLACE, _PLACE, *(_INT,) * 10, _SET),
 )
 
 
@@ -51,6 +55,25 @@ def _could(side, k, n, held, hub):
     x = min(side[k], b0)
     y = min(side[n + k], min(b0 - x, b1))
     return x + y + min(side[U2 * n + k], min(min(b0 - x, b1) - y, b2))
+
+
+@inner
+def _draw_near(side, k, n, held, hub, want):
+    """:func:`_draw` from the two tiers that are nearest to the end."""
+    b0, b1 = held[hub], held[hub + U1]
+    x = min(min(want, side[k]), b0)
+    y = min(min(want - x, side[n + k]), min(b0 - x, b1))
+    side[k] -= x
+    side[n + k] -= y
+    held[hub] = b0 - x - y
+    held[hub + U1] = b1 - y
+
+
+@inner
+def _could_near(side, k, n, held, hub):
+    """How much :func:`_draw_near` would give at most."""
+    x = min(side[k], held[hub])
+    return x + min(side[n + k], min(held[hub] - x, held[hub + U1]))
 
 
 @inner
@@ -119,37 +142,71 @@ def _straight(n, t, j, lo, hi, x, u, d, l1, l2, l3, chain, supply, demand, into,
 
 
 @inner
-def _relay_supplies(n, causal, t, j, lo, hi, mid, supply, demand, into, down, held):
+def _note(log, last, n, k, q, y):
+    """Note that y went from k to q; False if the log is full."""
+    at = np.uint64(last[n])
+    log[U3 * at], log[U3 * at + U1], log[U3 * at + U2] = np.int64(q), y, last[k]
+    last[k] = np.int64(at)
+    last[n] += 1
+    return at + U1 < LOG * n
+
+
+@inner
+def _spend(log, last, k, spent):
+    """Put what k has handed on into ``spent``."""
+    at = last[k]
+    while at >= 0:
+        spent[np.uint64(log[U3 * np.uint64(at)])] += log[U3 * np.uint64(at) + U1]
+        at = log[U3 * np.uint64(at) + U2]
+
+
+@inner
+def _unspend(log, at, spent):
+    """Clear what :func:`_spend` put there; ``at`` is where the list began then."""
+    while at >= 0:
+        spent[np.uint64(log[U3 * np.uint64(at)])] = 0
+        at = log[U3 * np.uint64(at) + U2]
+
+
+@inner
+def _relay_supplies(n, causal, t, j, lo, hi, mid, supply, demand, into, down, held, last, log, reads):
     """Tokens hand on what they could not bring down themselves."""
     total = np.int64(0)
+    room = True
     for step in range(hi - lo):
         k = hi - U1 - step
         left = supply[k]
-        if left == 0:
+        if left == 0 or not room:
             continue
         row = k * n
         y = min(min(left, mid[row + j]), _staying(held, U3))
-        _stay(held, U3, y)
-        left -= y
+        if y > 0:
+            _stay(held, U3, y)
+            left -= y
+            room = _note(log, last, n, k, j, y)
         for q in range(lo, k if causal else hi):
-            if left == 0:
+            if left == 0 or not room:
                 break
             y = min(left, mid[row + q])
+            if COUNTING:
+                reads[HOPS] += U1
             if y == 0 or q == j or q == k or q == t:
                 continue
             a = min(y, demand[q])
             demand[q] -= a
             if y > a and held[U3] > 0:
                 a += _draw(down, q, n, held, U3, y - a)
-            left -= a
-            into[q] += a
+            if a > 0:
+                left -= a
+                into[q] += a
+                room = _note(log, last, n, k, q, a)
         total += supply[k] - left
         supply[k] = left
     return total
 
 
 @inner
-def _relay_to_demands(n, t, j, lo, hi, goal, mid, demand, into, up, held, wanting):
+def _relay_to_demands(n, t, j, lo, hi, goal, mid, demand, into, up, held, wanting, spent, last, log, reads):
     """What t holds goes over other tokens to those whose own demand is still open."""
     total = np.int64(0)
     count = U0
@@ -157,32 +214,40 @@ def _relay_to_demands(n, t, j, lo, hi, goal, mid, demand, into, up, held, wantin
         if demand[q] > 0:
             wanting[count] = np.int64(q)
             count += U1
+    room = np.uint64(last[n]) < LOG * n
     for step in range(hi - lo):
         k = hi - U1 - step
-        if count == U0 or held[U0] == 0 or total >= goal:
+        if count == U0 or held[U0] == 0 or total >= goal or not room:
             break
         offer = np.int64(0) if k == j else _offer(k, t, n, up, held)
         if offer == 0:
             continue
         left = offer
         kept = U0
+        _spend(log, last, k, spent)
+        before = last[k]
         for z in range(count):
             q = np.uint64(wanting[z])
-            y = min(min(left, mid[k * n + q]), demand[q]) if q != k else np.int64(0)
-            left -= y
-            into[q] += y
-            demand[q] -= y
+            y = min(min(left, mid[k * n + q] - spent[q]), demand[q]) if q != k and room else np.int64(0)
+            if COUNTING:
+                reads[HOPS] += U1
+            if y > 0:
+                left -= y
+                into[q] += y
+                demand[q] -= y
+                room = _note(log, last, n, k, q, y)
             if demand[q] > 0:
                 wanting[kept] = np.int64(q)
                 kept += U1
         count = kept
+        _unspend(log, before, spent)
         total += offer - left
         _bring(k, t, n, up, held, offer - left)
     return total
 
 
 @inner
-def _hub_to_hub(n, t, j, lo, hi, goal, mid, into, up, down, held, wanting):
+def _hub_to_hub(n, t, j, lo, hi, goal, mid, into, up, down, held, wanting, spent, last, log, reads):
     """What t still holds goes to j: over one token, then over two."""
     total = np.int64(0)
     count = U0
@@ -197,21 +262,26 @@ def _hub_to_hub(n, t, j, lo, hi, goal, mid, into, up, down, held, wanting):
         if down[k] | down[n + k] | down[U2 * n + k]:
             wanting[count] = np.int64(k)
             count += U1
+    room = np.uint64(last[n]) < LOG * n
     for step in range(hi - lo):
         k = hi - U1 - step
-        if held[U0] == 0 or held[U3] == 0 or total >= goal:
+        if held[U0] == 0 or held[U3] == 0 or total >= goal or not room:
             break
         offer = np.int64(0) if k == j else _offer(k, t, n, up, held)
         if offer == 0:
             continue
         row = k * n
-        y = min(min(offer, mid[row + j]), _staying(held, U3))
+        _spend(log, last, k, spent)
+        before = last[k]
+        y = min(min(offer, mid[row + j] - spent[j]), _staying(held, U3))
         _stay(held, U3, y)
         left = offer - y
         kept = U0
         for z in range(count):
             q = np.uint64(wanting[z])
-            y = min(left, mid[row + q])
+            y = min(left, mid[row + q] - spent[q])
+            if COUNTING:
+                reads[HOPS] += U1
             if y > 0 and q != k:
                 y = _draw(down, q, n, held, U3, y)
                 left -= y
@@ -220,8 +290,90 @@ def _hub_to_hub(n, t, j, lo, hi, goal, mid, into, up, down, held, wanting):
                 wanting[kept] = np.int64(q)
                 kept += U1
         count = kept
+        _unspend(log, before, spent)
         total += offer - left
         _bring(k, t, n, up, held, offer - left)
+    return total
+
+
+@inner
+def _over_spread(n, causal, t, j, lo, hi, goal, high, supply, demand, into, up, down, held, reads):
+    """What tokens hold already goes one hop further in the block where t spreads, then straight down.
+
+    The tokens' own rows of that block carry nothing else. What they hold came down in the steps above it.
+    """
+    total = np.int64(0)
+    for step in range(hi - lo):
+        k = hi - U1 - step
+        if total >= goal:
+            break
+        if k == t or k == j:
+            continue
+        offer = supply[k] + _could_near(up, k, n, held, U0)
+        if offer == 0:
+            continue
+        row = k * n
+        y = min(min(offer, high[row + j]), _staying(held, U3))
+        _stay(held, U3, y)
+        left = offer - y
+        for r in range(lo, k if causal else hi):
+            if left == 0:
+                break
+            y = min(left, high[row + r])
+            if COUNTING:
+                reads[HOPS] += U1
+            if y == 0 or r == j or r == k or r == t:
+                continue
+            a = min(y, demand[r])
+            demand[r] -= a
+            if y > a and held[U3] > 0:
+                a += _draw(down, r, n, held, U3, y - a)
+            left -= a
+            into[r] += a
+        sent = offer - left
+        own = min(sent, supply[k])
+        supply[k] -= own
+        _draw_near(up, k, n, held, U0, sent - own)
+        total += sent
+    return total
+
+
+@inner
+def _over_gather(n, causal, t, j, lo, hi, goal, l3, supply, demand, into, up, down, held, reads):
+    """The same at the other end: tokens that can still hand something to j take it in where j gathers."""
+    total = np.int64(0)
+    for q in range(lo, hi):
+        if total >= goal:
+            break
+        if q == t or q == j:
+            continue
+        want = demand[q] + _could_near(down, q, n, held, U3)
+        if want == 0:
+            continue
+        row = q * n
+        y = min(min(want, l3[row + t]), _staying(held, U0))
+        _stay(held, U0, y)
+        into[q] += y
+        left = want - y
+        for r in range(q + U1 if causal else lo, hi):
+            if left == 0:
+                break
+            y = min(left, l3[row + r])
+            if COUNTING:
+                reads[HOPS] += U1
+            if y == 0 or r == j or r == q or r == t:
+                continue
+            a = min(y, supply[r])
+            supply[r] -= a
+            if y > a and held[U0] > 0:
+                a += _draw(up, r, n, held, U0, y - a)
+            left -= a
+            into[q] += a
+        sent = want - left
+        own = min(sent, demand[q])
+        demand[q] -= own
+        _draw_near(down, q, n, held, U3, sent - own)
+        total += sent
     return total
 
 
@@ -237,18 +389,19 @@ def _overloaded(n, t, j, lo, hi, x, u, chain, supply, into, up):
 
 
 def relay(
-    n, causal, t, x, u, above, d, l1, l2, l3, below, mid, chain, upper, lower, begin, stride,
-    supply, demand, into, up, down, wanting, held,
+    n, causal, t, x, u, above, d, l1, l2, l3, below, mid, high, chain, upper, lower, begin, stride,
+    supply, demand, into, up, down, wanting, spent, last, log, held, reads,
 ):  # fmt: skip
     """Lower bounds of the flows from output t to every ``stride``-th input from ``begin`` on, in place in ``lower``.
 
     Inputs whose ``lower`` is ``upper`` already are left as they are. ``x`` [n] is t's row of the highest step, ``u``
     [3, n] its row in the three tiers below it, ``above`` [3] its budgets; ``d`` [n, n] is the lowest step transposed,
     ``l1 l2 l3`` [n, n] the tiers above it transposed, ``below`` [n, 3] the budgets of each input; ``mid`` [n, n] is the
-    block between, ``chain`` [n] the narrowest of each token's own edges. ``causal``: no token looks at a later one.
+    block between, ``high`` [n, n] the block in which t spreads, ``chain`` [n] the narrowest of each token's own edges.
+    ``causal``: no token looks at a later one. ``spent`` must be zero and is so again.
     """
-    last = t if causal else n
-    for j in range(begin, last, stride):
+    final = t if causal else n
+    for j in range(begin, final, stride):
         if lower[j] >= upper[j] or j == t:
             continue
         lo = j if causal else U0
@@ -256,13 +409,32 @@ def relay(
         for i in range(U3):
             held[i] = above[i]
             held[U3 + i] = below[j * U3 + i]
+        for k in range(n):
+            last[k] = -1
+        last[n] = 0
         goal = upper[j]
+        if COUNTING:
+            reads[HOPS] += np.uint64(5) * (hi - lo)
         total = _straight(n, t, j, lo, hi, x, u, d, l1, l2, l3, chain, supply, demand, into, up, down, held)
         if total < goal:
-            total += _relay_supplies(n, causal, t, j, lo, hi, mid, supply, demand, into, down, held)
+            total += _relay_supplies(
+                n, causal, t, j, lo, hi, mid, supply, demand, into, down, held, last, log, reads
+            )  # fmt: skip
         if total < goal:
-            total += _relay_to_demands(n, t, j, lo, hi, goal - total, mid, demand, into, up, held, wanting)
+            total += _relay_to_demands(
+                n, t, j, lo, hi, goal - total, mid, demand, into, up, held, wanting, spent, last, log, reads
+            )  # fmt: skip
         if total < goal:
-            total += _hub_to_hub(n, t, j, lo, hi, goal - total, mid, into, up, down, held, wanting)
+            total += _hub_to_hub(
+                n, t, j, lo, hi, goal - total, mid, into, up, down, held, wanting, spent, last, log, reads
+            )  # fmt: skip
+        if total < goal:
+            total += _over_spread(
+                n, causal, t, j, lo, hi, goal - total, high, supply, demand, into, up, down, held, reads
+            )  # fmt: skip
+        if total < goal:
+            total += _over_gather(
+                n, causal, t, j, lo, hi, goal - total, l3, supply, demand, into, up, down, held, reads
+            )  # fmt: skip
         if total > lower[j] and not _overloaded(n, t, j, lo, hi, x, u, chain, supply, into, up):
             lower[j] = total

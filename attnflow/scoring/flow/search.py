@@ -14,8 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from attnflow.scoring.flow import counting
+from attnflow.scoring.flow.counting import COUNTING
 from attnflow.scoring.flow.integers import Capacities, Ints, Words
 from attnflow.scoring.flow.relay import Bounds
+from attnflow.scoring.flow.room import check_room
 from attnflow.scoring.flow.threads import together
 from attnflow.scoring.flow.workspace import workspace
 
@@ -119,9 +122,12 @@ def run(
     words = (n + 63) // 64
     cuts = np.zeros((*units.shape, (steps - 1) * words) if explicit else (0, 0, 0, 0), np.uint64)
     known = np.zeros((0, n), np.int64) if known is None else np.ascontiguousarray(known)
-    cap, rowsum = np.ascontiguousarray(caps.cap), np.ascontiguousarray(caps.rowsum)
-    order = orders(caps, cols)
     jobs = _jobs(len(cols), n, steps, len(tops), threads)
+    # The network in two orders and, for each thread, once more with its flows.
+    workers = min(threads, len(jobs))
+    check_room(8 * steps * n * n * (2 + 2 * workers), f"the search in {steps} steps of {n:,} tokens")
+    order = orders(caps, cols)
+    cap, rowsum = np.ascontiguousarray(caps.cap), np.ascontiguousarray(caps.rowsum)
     turn = itertools.count()
 
     def work() -> None:
@@ -132,8 +138,10 @@ def run(
                 cap, rowsum, cols[part], order[part], wanted, known[part], units[part], proofs[part], cuts[part], space,
                 theorem=theorem, explicit=explicit, begin=begin, stride=stride,
             )  # fmt: skip
+        if COUNTING:
+            counting.add(space.reads)
 
-    together(work, min(threads, len(jobs)))
+    together(work, workers)
     return Found(units, proofs, cuts.reshape(*units.shape, steps - 1, words) if explicit else cuts)
 
 

@@ -15,6 +15,7 @@ from attnflow.reprs import one_line
 from attnflow.scoring.flow.integers import (
     Capacities,
     Ints,
+    Layers,
     Stack,
     Streamed,
     Words,
@@ -27,7 +28,7 @@ from attnflow.scoring.flow.integers import (
 from attnflow.scoring.flow.relay import relayable, relayed
 from attnflow.scoring.flow.search import RELAY, Codes, Found, finish, run
 
-CLOSED, BOUND, CUT, THEOREM, HUB, FAILED = 1, 2, 3, 4, 5, -1
+CLOSED, BOUND, CUT, THEOREM, HUB, THIN, FAILED = 1, 2, 3, 4, 5, 7, -1
 PROOFS = {
     CLOSED: "closed form",
     BOUND: "flow that meets a bound",
@@ -35,6 +36,7 @@ PROOFS = {
     THEOREM: "saturation theorem",
     HUB: "hub bound",
     RELAY: "relay bound",
+    THIN: "flow in a thinned network, within the tolerance",
 }
 
 
@@ -81,7 +83,7 @@ def solve(
     """Exact flows through a stack of capacities (Abnar & Zuidema 2020, §3).
 
     Args:
-        stack: ``[S, n, n]`` capacities, or ready :class:`Capacities`; step 0 leads to the inputs.
+        stack: ``[S, n, n]`` capacities, ready :class:`Capacities`, or :class:`Layers`; step 0 leads to the inputs.
         tops: heights of the sources, 1 .. S; all by default.
         rows: the sources at these heights; all by default.
         bounds: settle pairs by proven bounds without solving them where that is possible.
@@ -93,7 +95,7 @@ def solve(
     array([[1., 1.],
            [1., 1.]])
     """
-    caps = stack if isinstance(stack, Capacities) else _capacities(stack, rows)
+    caps = stack if isinstance(stack, Capacities) else capacities(stack, rows)
     tops = _checked(tops, range(1, caps.steps + 1), "height")
     rows = _checked(rows, range(caps.n), "row")
     caps = caps.upto(max(tops))
@@ -114,8 +116,10 @@ def solve(
     return Solution(caps, tops, rows, units, proofs, cuts)
 
 
-def _capacities(stack: Any, rows: Sequence[int] | None) -> Capacities:
+def capacities(stack: Any, rows: Sequence[int] | None) -> Capacities:
     """A stack in integers. Where few outputs are asked for, most are never read, so none is rounded before it is."""
+    if isinstance(stack, Layers):
+        return Streamed(stack, stack.bits())
     array = as_stack(stack)
     if rows is None or len(rows) == array.shape[1] or not relayable(array):
         return integers(array)

@@ -22,8 +22,15 @@ import numpy as np
 from numba import njit
 from numba.cpython.unsafe.numbers import trailing_zeros
 
+from attnflow.scoring.flow import counting
+from attnflow.scoring.flow.counting import COUNTING
+
 # A plain 1 is signed for numba, and signed and unsigned together would be a float.
 U0, U1, U2, U3, U4, U6, U63 = (np.uint64(x) for x in (0, 1, 2, 3, 4, 6, 63))
+
+EDGES, SETS, WAVES, PAIRS, HOPS = (
+    np.uint64(x) for x in (counting.EDGES, counting.SETS, counting.WAVES, counting.PAIRS, counting.HOPS)
+)
 
 BOUND = 2  # the preflow met a proven upper bound
 CUT = 3  # no residual path is left: the nodes that reach the sink are one side of a minimum cut
@@ -43,6 +50,8 @@ def _inject(w, n, words, height, source):
     total = np.int64(0)
     row = ((height - U1) * n + source) * n
     below = (height - U1) * n
+    if COUNTING:
+        w.reads[EDGES] += n
     for k in range(n):
         x = min(cap[row + k], limit[below + k])
         if x > 0:
@@ -75,6 +84,8 @@ def _first_wave(w, n, words, height, sink):
                 row = low + i
                 for z in range(words):
                     free = ahead[row * words + z]
+                    if COUNTING:
+                        w.reads[SETS] += U1
                     sent = U0
                     open_ = seen[(h - U1) * words + z]
                     edges = free & open_
@@ -83,6 +94,8 @@ def _first_wave(w, n, words, height, sink):
                         bit_k = edges & (~edges + U1)
                         edges ^= bit_k
                         c = cap[row * n + k]
+                        if COUNTING:
+                            w.reads[EDGES] += U1
                         space = room[low + k]
                         y = min(min(left, c), space)
                         flow[row * n + k] = y
@@ -167,6 +180,8 @@ def _distances(w, n, words, height, sink):
                         if edges != U0:
                             break
                         z += U4
+                    if COUNTING:
+                        w.reads[SETS] += min(z + U4, words)
                     if edges != U0:
                         new |= nodes & (~nodes + U1)
                     nodes &= nodes - U1
@@ -177,6 +192,8 @@ def _distances(w, n, words, height, sink):
                 while nodes != U0:
                     row = ((h - U1) * n + (x << U6) + np.uint64(trailing_zeros(nodes))) * words
                     nodes &= nodes - U1
+                    if COUNTING:
+                        w.reads[SETS] += words
                     z = U0
                     while words < U4 and z < words:
                         new = used[row + z] & ~seen[down + z]
@@ -250,6 +267,8 @@ def _push_wave(w, n, words, height, sink, far):
                         left -= y
                     for z in range(words if h > U1 else U0):
                         free = ahead[row * words + z]
+                        if COUNTING:
+                            w.reads[SETS] += U1
                         edges = free & ring[near + (h - U1) * words + z]
                         if edges == U0:
                             continue
@@ -261,6 +280,8 @@ def _push_wave(w, n, words, height, sink, far):
                             edges ^= bit_k
                             f = flow[row * n + k] * np.int64((sent & bit_k) != U0)
                             c = cap[row * n + k]
+                            if COUNTING:
+                                w.reads[EDGES] += U1
                             y = min(left, c - f)
                             flow[row * n + k] = f + y
                             excess[low + k] += y
@@ -324,7 +345,11 @@ def solve_pair(w, n, words, height, source, sink, bound, explicit):
             w.used[y] = U0
             w.used_t[y] = U0
         value = _first_wave(w, n, words, height, sink)
+    if COUNTING:
+        w.reads[PAIRS] += U1
     while explicit or value < bound:
+        if COUNTING:
+            w.reads[WAVES] += U1
         far = _distances(w, n, words, height, sink)
         if far == U0:
             proof = CUT

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attnflow.scoring.flow.counting import PLACES
+
 
 class Work(NamedTuple):
     """Flat arrays over S steps and n tokens, w words per set; to the kernel they are plain addresses."""
@@ -25,6 +27,7 @@ class Work(NamedTuple):
     useful: Any  # [(S+1)*w] the nodes with limit > 0
     sums: Any  # [(S+1)*n] one number per node, for whoever needs it
     inside: Any  # [(S+1)*n] the same
+    reads: Any  # [5] what a debug build has read, see counting.py
 
 
 def words_of(n: int) -> int:
@@ -53,5 +56,6 @@ def workspace(n: int, steps: int) -> Work:
             np.empty(((steps - 1) * n + 3) * sets, np.uint64),
             *(np.zeros(sets, np.uint64) for _ in range(3)),
             *(np.zeros(nodes, np.int64) for _ in range(2)),
+            np.zeros(PLACES, np.uint64),
         )
     )

@@ -1,9 +1,15 @@
 import numpy as np
 import pytest
 
+from attnflow import Attention, flow
+from attnflow.errors import AttnFlowError
+from attnflow.scoring.flow.integers import Layers, integers
 from attnflow.scoring.flow.interval import bracket
+from attnflow.scoring.flow.room import check_room, free_bytes
 from attnflow.scoring.flow.solver import solve
-from tests.scoring.flow.networks import instances
+from attnflow.scoring.flow.thin import Thin
+from attnflow.scoring.network import Step, network
+from tests.scoring.flow.networks import instances, softmax_network
 
 
 @pytest.mark.parametrize("tolerance", [1e-9, 1e-3, 0.2])
@@ -13,3 +19,87 @@ def test_interval_holds_on_all_families(tolerance):
         lower, upper, _ = bracket(stack, tolerance)
         assert (lower.scores <= exact + 1e-15).all() and (exact <= upper + 1e-15).all(), name
         assert (upper - lower.scores <= tolerance + 1e-12).all(), name
+
+
+def narrowed(stack, rows, tolerance, exact):
+    lower, upper, _ = bracket(stack, tolerance, [len(stack)], rows)
+    assert (lower.scores[0] <= exact + 1e-15).all() and (exact <= upper[0] + 1e-15).all()
+    assert (upper[0] - lower.scores[0] <= tolerance + 1e-12).all()
+    return lower.proof_counts()
+
+
+@pytest.mark.parametrize("near", [0, 384])
+def test_interval_of_few_outputs_of_a_deep_network(monkeypatch, near):
+    monkeypatch.setattr("attnflow.scoring.flow.interval._NEAR", near)
+    thinned = 0
+    for _, stack in instances(np.random.default_rng(3), 10, 26):
+        stack = np.ascontiguousarray(stack)
+        exact = solve(stack, [10], bounds=False).scores[0]
+        for rows in ([25], [3, 17]):
+            proofs = narrowed(stack, rows, 1e-3, exact[rows])
+            thinned += proofs.get("flow in a thinned network, within the tolerance", 0)
+    assert (thinned > 0) == (near == 0)
+
+
+def test_a_thinned_network_carries_no_more_than_the_whole():
+    for name, stack in instances(np.random.default_rng(4), 11, 24):
+        caps = integers(np.ascontiguousarray(stack))
+        exact = solve(caps, [11], bounds=False).units[0]
+        for causal in {False, caps.is_causal()}:
+            sinks = np.arange(20)
+            thin = Thin(caps, 21, sinks, causal, 3)
+            assert all(thin.lower(j) <= exact[21, j] for j in sinks.tolist()), (name, causal)
+            assert thin.left_out < 1
+
+
+def test_a_thinned_network_finds_all_of_a_flow_that_the_ends_bound():
+    stack = softmax_network(np.random.default_rng(5), 16, 64, 1.5, causal=True)
+    caps = integers(stack)
+    exact = solve(caps, [16], [63]).units[0, 0]
+    found = Thin(caps, 63, np.arange(20), True, 8)
+    assert max(exact[j] - found.lower(j) for j in range(20)) < 1e-3 * 2.0**caps.bits
+
+
+def test_layers_are_read_as_the_whole_stack_is():
+    weights = softmax_network(np.random.default_rng(6), 10, 30, 2.0, causal=True)
+    for given in (weights, weights.astype(np.float32)):
+        net = network(Attention.of(given, sinks="renormalise"))
+        assert net.causal
+        layers, stack = Layers(net), net.stack()
+        for start, stop in ((0, 7), (7, 30)):
+            assert np.array_equal(layers.block(3, start, stop), stack[3, start:stop])
+            assert np.array_equal(layers.block(3, start, stop, stop), stack[3, start:stop, :stop])
+        assert stack.sum(1).max() <= max(step.largest_sum() for step in net.steps)
+        row, whole = solve(layers, [10], [29]), solve(stack, [10], [29], bounds=False)
+        assert abs(row.scores - whole.scores).max() < 1e-15
+
+
+def test_rows_of_any_step_are_those_of_its_matrix():
+    r = np.random.default_rng(7)
+    w = r.random((3, 4))
+    for added in (False, True):
+        step = Step(w / w.sum(1, keepdims=True), np.full(3, 0.3), 9, row=5, column=1, added=added)
+        for start, stop in ((0, 9), (4, 7), (0, 3), (6, 9)):
+            assert np.array_equal(step.rows(start, stop), step.matrix()[start:stop])
+        assert step.matrix().sum(0).max() <= step.largest_sum() and step.matrix().sum(1).max() <= step.largest_sum()
+
+
+def test_what_does_not_fit_is_refused_with_the_figure(monkeypatch):
+    stack = softmax_network(np.random.default_rng(8), 12, 30, 2.0, causal=True)
+    monkeypatch.setattr("attnflow.scoring.flow.room.free_bytes", lambda: 10_000)
+    for tolerance in (None, 1e-3):
+        with pytest.raises(
+            AttnFlowError, match=r"30 tokens would take up to 0\.0 GiB, but 0\.0 GiB are free.*layer=-1"
+        ):
+            flow(stack, layer=-1, position=-1, tolerance=tolerance)
+
+
+def test_much_memory_is_said_before_it_is_taken(monkeypatch, capsys):
+    monkeypatch.setattr("attnflow.scoring.flow.room.free_bytes", lambda: 2**40)
+    check_room(3 * 2**30, "a large network")
+    check_room(2**20, "a small one")
+    assert capsys.readouterr().err == "attnflow: a large network takes up to 3.0 GiB\n"
+
+
+def test_free_memory_is_known_here():
+    assert free_bytes() is None or free_bytes() > 2**20

@@ -1,0 +1,162 @@
+"""Lower bounds in a thinned network: few edges of each token, and all edges that the ends of one pair need.
+
+Real attention gives most of each row to a few tokens, and between the two ends of a network there is room to spare.
+So a flow that fills an end can be found among few edges: the largest of each row in some of the steps, all edges of the
+output's and the input's own tokens there, and of the tokens that the output gives most to and the input takes most
+from. In the other steps everything stays on its token. Whatever flows there is a flow of the whole network, so its
+value is a lower bound. It is found by scipy's maximum flow in 29-bit integers, rounded down.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow.scoring.flow.integers import Capacities, Ints
+from attnflow.scoring.flow.room import check_room
+
+Places = npt.NDArray[np.int64]
+BITS = 29  # what scipy's 32-bit capacities hold
+_ENDS = 4  # steps at each end that are kept
+_BETWEEN = 8  # and between them
+_HEAVY = 4  # tokens next to each end whose rows or columns are kept whole
+
+
+class Edges(NamedTuple):
+    """Edges of one step: from token ``row`` to token ``column``."""
+
+    row: Places
+    column: Places
+    units: Ints
+
+
+class Thin:
+    """The thinned network below one output ``t``; built in one pass over the capacities.
+
+    ``keep`` is the number of edges per row. ``sinks`` are the inputs that it will be asked for.
+    """
+
+    def __init__(self, caps: Capacities, t: int, sinks: Places, causal: bool, keep: int) -> None:
+        self.caps, self.t, self.causal = caps, t, causal
+        self.n = t + 1 if causal else caps.n
+        steps = caps.steps
+        between = np.linspace(_ENDS, steps - _ENDS - 1, _BETWEEN).round().astype(int)
+        self.kept = sorted({*range(_ENDS), *between.tolist(), *range(steps - _ENDS, steps)} & set(range(steps)))
+        held = 24 * keep + 8 * (len(sinks) * (1 + _HEAVY) + 1 + _HEAVY)  # bytes per token and step
+        check_room(held * self.n * len(self.kept), f"a thinned network of {self.n:,} tokens for {len(sinks)} inputs")
+        self.own = np.zeros((steps, self.n), np.int64)
+        self.heavy_rows = self._heaviest(caps.block(steps - 1, t, t + 1)[0, : self.n])
+        self.heavy_columns: dict[int, Places] = {}
+        wanted = self._wanted(sinks)
+        self.columns = {int(q): np.zeros((len(self.kept), self.n), np.int64) for q in wanted}
+        self.rows = {int(k): np.zeros((len(self.kept), self.n), np.int64) for k in (t, *self.heavy_rows)}
+        self.edges = [self._read(step, keep) for step in range(steps)]
+
+    @property
+    def left_out(self) -> float:
+        """The share of edges that it does without, whole rows and columns not counted."""
+        whole = self.caps.steps * (self.n * (self.n + 1) // 2 if self.causal else self.n**2)
+        return 1 - (sum(len(e.row) for e in self.edges) + self.own.size) / whole
+
+    def _heaviest(self, capacities: Ints) -> Places:
+        """The tokens with the largest of these capacities, the output itself not among them."""
+        capacities = capacities.copy()
+        capacities[self.t] = 0
+        return np.argsort(-capacities, kind="stable")[:_HEAVY]
+
+    def _wanted(self, sinks: Places) -> set[int]:
+        """The tokens whose columns are kept whole: the inputs and those that look most at them in the lowest step."""
+        lowest = np.zeros((len(sinks), self.n), np.int64)
+        for start, stop in self.caps.blocks():
+            if start < self.n:
+                lowest[:, start : min(stop, self.n)] = self.caps.block(0, start, min(stop, self.n))[:, sinks].T
+        for sink, into in zip(sinks.tolist(), lowest, strict=True):
+            into[sink] = 0
+            self.heavy_columns[sink] = self._heaviest(into)
+        return {int(q) for sink, heavy in self.heavy_columns.items() for q in (sink, *heavy)}
+
+    def _read(self, step: int, keep: int) -> Edges:
+        """The largest edges of each row of one step; whole rows and columns and the tokens' own edges are put aside."""
+        n, found = self.n, []
+        at = self.kept.index(step) if step in self.kept else None
+        names = list(self.columns)
+        for start, stop in self.caps.blocks():
+            stop = min(stop, n)
+            if start >= stop:
+                break
+            rows = self.caps.block(step, start, stop, stop if self.causal else None)[:, :n].copy()
+            places = np.arange(start, stop)
+            self.own[step, start:stop] = rows[places - start, places]
+            if at is None:
+                continue
+            inside = [q for q in names if q < rows.shape[1]]
+            for q, column in zip(inside, rows[:, inside].T, strict=True):
+                self.columns[q][at, start:stop] = column
+            for k in self.rows.keys() & range(start, stop):
+                self.rows[k][at, : rows.shape[1]] = rows[k - start]
+            rows[places - start, places] = 0
+            few = min(keep, rows.shape[1])
+            best = np.argpartition(-rows, few - 1, axis=1)[:, :few]
+            found.append(Edges(np.repeat(places, few), best.ravel(), np.take_along_axis(rows, best, 1).ravel()))
+        parts = zip(*found, strict=True) if found else ([np.zeros(0, np.int64)] for _ in range(3))
+        return Edges(*(np.concatenate(list(p)) for p in parts))
+
+    def lower(self, sink: int) -> int:
+        """A lower bound of the flow from the output to ``sink``, in units."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import maximum_flow
+
+        low = sink if self.causal else 0
+        size, shift = self.n - low, self.caps.bits - BITS
+        above, below, units = [], [], []
+        height, chain = 0, np.full(self.n, np.iinfo(np.int64).max)
+        for step in range(self.caps.steps):
+            if step not in self.kept:
+                chain = np.minimum(chain, self.own[step])
+                if step + 1 in self.kept:  # one edge for all steps in which everything stays
+                    self._add(above, below, units, height, self._stays(chain), low)
+                    height, chain = height + 1, np.full(self.n, np.iinfo(np.int64).max)
+                continue
+            for edges in (self._stays(self.own[step]), *self._hops(step, sink)):
+                self._add(above, below, units, height, edges, low)
+            height += 1
+        heads, tails = (np.concatenate(x) for x in (above, below))
+        whole = np.concatenate(units)
+        capacity = np.minimum(whole >> shift if shift >= 0 else whole << -shift, 2**31 - 1).astype(np.int32)
+        used = capacity > 0
+        nodes = (height + 1) * size
+        graph = csr_array((capacity[used], (heads[used], tails[used])), shape=(nodes, nodes))
+        value = int(maximum_flow(graph, height * size + self.t - low, sink - low).flow_value)
+        return value << shift if shift >= 0 else value >> -shift
+
+    def _stays(self, units: Ints) -> Edges:
+        tokens = np.arange(self.n)
+        return Edges(tokens, tokens, units)
+
+    def _hops(self, step: int, sink: int) -> list[Edges]:
+        """The edges between tokens of one step that count for one input, each once."""
+        at, tokens = self.kept.index(step), np.arange(self.n)
+        columns = [sink, *self.heavy_columns[sink].tolist()]
+        whole_row, whole_column = np.zeros((2, self.n), bool)
+        whole_row[list(self.rows)], whole_column[columns] = True, True
+        few = self.edges[step]
+        free = ~whole_row[few.row] & ~whole_column[few.column]
+        found = [Edges(few.row[free], few.column[free], few.units[free])]
+        for k, rows in self.rows.items():
+            others = tokens != k
+            found.append(Edges(np.full(others.sum(), k), tokens[others], rows[at][others]))
+        for q in dict.fromkeys(columns):
+            others = ~whole_row & (tokens != q)
+            found.append(Edges(tokens[others], np.full(others.sum(), q), self.columns[q][at][others]))
+        return found
+
+    def _add(
+        self, above: list[Places], below: list[Places], units: list[Ints], height: int, edges: Edges, low: int
+    ) -> None:
+        size = self.n - low
+        inside = (edges.row >= low) & (edges.column >= low) & (edges.units > 0)
+        above.append((height + 1) * size + edges.row[inside] - low)
+        below.append(height * size + edges.column[inside] - low)
+        units.append(edges.units[inside])
