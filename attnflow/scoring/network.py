@@ -91,17 +91,18 @@ class Step:
         total = np.ones(self.size)
         total[rows] = 0
         most = 1.0
+        # Single precision is quicker, and off by less than a thousandth.
+        kind, slack = (np.float32, 1.001) if self.size > 2048 else (np.float64, 1.0)
         for start in range(0, self.weights.shape[0], 1024):
             weights = self.weights[start : start + 1024]
             share = self.share[start : start + 1024]
             sums = weights.sum(1, dtype=np.float64)
             scale = np.ones_like(share) if self.added else 1 / np.maximum((1 - share) * sums + share, 1e-30)
             factor = scale if self.added else (1 - share) * scale
-            total[columns] += factor.astype(np.float32) @ weights.astype(np.float32, copy=False)
+            total[columns] += factor.astype(kind) @ weights.astype(kind, copy=False)
             total[rows.start + start : rows.start + start + len(share)] += share * scale
             most = max(most, float((factor * sums + share * scale).max()))
-        # Single precision is off by less than a thousandth of this.
-        return max(most, float(total.max()) * 1.001)
+        return max(most, float(total.max()) * slack)
 
     def above(self, below: F64) -> F64:
         """``M @ below``: carries ``[size, m]`` from the lower level to the upper one."""
