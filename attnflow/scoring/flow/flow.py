@@ -167,7 +167,7 @@ def _solved(
         from attnflow.scoring.flow.reference import solve_networkx
 
         return solve_networkx(net.stack(), tops, nodes), {}
-    stack = net.stack() if len(nodes) == net.size else Layers(net)
+    stack: F64 | Layers = net.stack() if len(nodes) == net.size else Layers(net)
     if certify:
         from attnflow.scoring.flow.certificate import certify as prove
 

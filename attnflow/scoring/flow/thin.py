@@ -79,7 +79,8 @@ class Thin:
 
     def _read(self, step: int, keep: int) -> Edges:
         """The largest edges of each row of one step; whole rows and columns and the tokens' own edges are put aside."""
-        n, found = self.n, []
+        n = self.n
+        found: list[Edges] = []
         at = self.kept.index(step) if step in self.kept else None
         names = list(self.columns)
         for start, stop in self.caps.blocks():
@@ -100,8 +101,8 @@ class Thin:
             few = min(keep, rows.shape[1])
             best = np.argpartition(-rows, few - 1, axis=1)[:, :few]
             found.append(Edges(np.repeat(places, few), best.ravel(), np.take_along_axis(rows, best, 1).ravel()))
-        parts = zip(*found, strict=True) if found else ([np.zeros(0, np.int64)] for _ in range(3))
-        return Edges(*(np.concatenate(list(p)) for p in parts))
+        nothing = np.zeros(0, np.int64)
+        return Edges._make(np.concatenate([nothing, *(part[i] for part in found)]) for i in range(3))
 
     def lower(self, sink: int) -> int:
         """A lower bound of the flow from the output to ``sink``, in units."""
@@ -110,7 +111,9 @@ class Thin:
 
         low = sink if self.causal else 0
         size, shift = self.n - low, self.caps.bits - BITS
-        above, below, units = [], [], []
+        above: list[Places] = []
+        below: list[Places] = []
+        units: list[Ints] = []
         height, chain = 0, np.full(self.n, np.iinfo(np.int64).max)
         for step in range(self.caps.steps):
             if step not in self.kept:
