@@ -229,7 +229,8 @@ def test_a_header_that_holds_anything_else_is_refused_or_harmless(tmp_path, kind
             except attnflow.AttnFlowError as error:
                 assert str(path) in str(error)
                 refused += 1
-    assert tried > 200 and refused > 0.4 * tried
+    # A typed field of another kind is left out of the record, which is harmless; everything else is refused.
+    assert tried > 200 and refused > 0.3 * tried
 
 
 def test_arrays_that_are_no_weights_are_refused(tmp_path):

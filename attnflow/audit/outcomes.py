@@ -17,6 +17,7 @@ from attnflow.audit.splits import Batch, Split
 from attnflow.capturing import Call, live
 from attnflow.capturing.session import Replace
 from attnflow.errors import CaptureError, SelectionError
+from attnflow.numbers import wholes
 from attnflow.reprs import one_line
 from attnflow.select import pick_layer
 
@@ -36,7 +37,7 @@ class AttentionRow:
     position: int | str = "cls"
 
     def __post_init__(self) -> None:
-        if not self.layers:
+        if not wholes(self.layers, "layers"):
             raise SelectionError("layers is empty: choose at least one,  AttentionRow(layers=(-1,))")
         if isinstance(self.position, str) and self.position not in ("cls", "last"):
             raise SelectionError(f"position={self.position!r} is not known. Use 'cls', 'last' or a number.")

@@ -17,6 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from attnflow.errors import InputError, SelectionError, ShapeError
 from attnflow.models.classifier import Classifier, register
+from attnflow.numbers import at_least, word
 from attnflow.tokens import Tokens
 
 ENCODERS = ("lstm", "average")
@@ -53,9 +54,10 @@ class LSTMConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         **rest: Any,
     ) -> None:
         for name, value, known in (("encoder", encoder, ENCODERS), ("attention", attention, ATTENTIONS)):
-            if value not in known:
+            if word(value, name) not in known:
                 raise SelectionError(f"{name}={value!r} is not known. Use {' or '.join(map(repr, known))}.")
-        self.vocab_size, self.embedding_size, self.hidden_size = vocab_size, embedding_size, hidden_size
+        sizes = {"vocab_size": vocab_size, "embedding_size": embedding_size, "hidden_size": hidden_size}
+        self.vocab_size, self.embedding_size, self.hidden_size = (at_least(n, 1, what) for what, n in sizes.items())
         self.encoder, self.attention, self.skip_edges = encoder, attention, skip_edges
         self.num_hidden_layers = self.num_attention_heads = 1
         rest.setdefault("pad_token_id", 0)

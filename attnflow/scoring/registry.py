@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.attention import RESIDUAL_INSIDE, check_edges
 from attnflow.errors import SelectionError
+from attnflow.numbers import word
 from attnflow.relevance import Relevance
 from attnflow.scoring.blankout import blankout_of
 from attnflow.scoring.direct import direct
@@ -220,9 +221,9 @@ def register(
     True
     >>> unregister("first layer")
     """
-    if needs not in NEEDS:
+    if word(needs, "needs") not in NEEDS:
         raise SelectionError(f"needs={needs!r} is not known. Use {' or '.join(map(repr, NEEDS))}.")
-    if not name or any(method.name == name for method in _BUILT_IN):
+    if not word(name, "name") or any(method.name == name for method in _BUILT_IN):
         raise SelectionError(f"name={name!r} is a built-in method or empty: choose another name for yours.")
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -252,8 +252,10 @@ def test_bad_options(options: dict[str, Any], words: str) -> None:
 
 
 def test_things_that_are_no_model() -> None:
-    with pytest.raises(AttnFlowError, match="model is a str, not a torch module"):
-        capture("bert-base-uncased", None, "text")
+    with pytest.raises(AttnFlowError, match="model is a dict, not a torch module"):
+        capture({}, None, "text")
+    with pytest.raises(AttnFlowError, match="'no-such-model' could not be loaded.*Give a folder"):
+        capture("no-such-model", None, "text")
     traced = torch.jit.trace(tiny.model("bert", torchscript=True), torch.tensor([tiny.IDS]), strict=False)
     with pytest.raises(AttnFlowError, match=r"made by torch.jit.*Give the model that was traced"):
         capture(traced, None, tiny.IDS)

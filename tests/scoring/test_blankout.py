@@ -261,4 +261,4 @@ def test_a_flat_blankout_says_so_and_names_another_blank():
 
     with pytest.warns(AttnFlowWarning, match="in the place of any input gives nearly the same score .* blank='delete'"):
         found = blankout(tiny("bert"), tokenizer(), [1, 5, 6, 2], blank=3, target=flat, batch_size=1)
-    assert "ranks nothing" in found.notes[0]
+    assert any("ranks nothing" in note for note in found.notes)

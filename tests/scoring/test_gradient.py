@@ -226,8 +226,10 @@ def test_errors_name_the_choices():
     with pytest.raises(SelectionError, match="baseline='pad', but an image has no tokens. Use baseline='zero'"):
         pixels = {"pixel_values": torch.zeros(1, 3, 24, 24)}
         gradient(tiny("vit"), inputs=pixels, method="integrated_gradients", baseline="pad")
-    with pytest.raises(CaptureError, match="model is a str, not a torch module"):
-        gradient("bert", text=IDS)
+    with pytest.raises(CaptureError, match="model is a list, not a torch module"):
+        gradient([1], text=IDS)
+    with pytest.raises(InputError, match="'no-such-model' could not be loaded.*Give a folder"):
+        gradient("no-such-model", text=IDS)
     with pytest.raises(InputError, match="Nothing to score in inputs_embeds"):
         gradient(model, inputs={"inputs_embeds": torch.zeros(1, 3, 16)})
 

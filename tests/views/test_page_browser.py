@@ -201,7 +201,7 @@ def test_special_tokens_can_be_hidden_and_their_share_is_said(opened, document):
 
 def test_words_stand_for_their_pieces(opened, document):
     view = opened(document)
-    view.locator("summary").click()
+    view.get_by_text("All numbers of this output").click()
     assert view.locator("#numbers tbody tr").count() == 6
     view.locator("#words").check()
     row = view.locator("#numbers tbody tr", has_text="cabinets")
@@ -363,7 +363,7 @@ def test_a_screen_reader_has_names_roles_and_numbers(opened, document):
         .get_attribute("aria-label")
         .startswith("spearman, no special tokens, of raw with gradient: layer 0 ")
     )
-    view.locator("summary").click()
+    view.get_by_text("All numbers of this output").click()
     assert f"{SCORES[3, 0, 1]:.4f}" in view.get_by_role("table").inner_text()
 
 

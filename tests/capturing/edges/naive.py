@@ -276,6 +276,7 @@ def _carried(s: torch.Tensor, later: list[Event], after: list[Event]) -> nn.Modu
     events = later + [e for e in after if e.x.ndim == 3]
     outs = [e.x for e in events if e.kind == "out" and e.x.shape == s.shape]
     ins = [e.x for e in events if e.x.shape == s.shape]
+    normed = False
     for event in later:
         if (
             "Norm" in type(event.module).__name__
@@ -283,13 +284,15 @@ def _carried(s: torch.Tensor, later: list[Event], after: list[Event]) -> nn.Modu
             and event.x.shape == s.shape
             and _same(event.x, s)
         ):
-            y = event.module(s)
+            y, normed = event.module(s), True
             for f in outs:
                 for z in ins:
                     if _same(z, s + f):
                         return None
                     if _same(z, y + f):
                         return event.module
+    if normed:
+        raise NotSeen("whether s or its norm goes on")
     return None
 
 
