@@ -71,10 +71,10 @@ def test_explain_shows_the_best_of_the_league_and_says_why(saved, tmp_path, caps
     [
         ([], "No DATA and no --task: name a file, a data set, or a task with its own:  --task verb-number"),
         (["--task", "verb-number", "--resume"], "--resume goes on with the run in a folder, and none is named"),
-        (["--task", "chess"], "task='chess' is not known. Use one of: verb-number"),
+        (["--task", "chess"], "--task chess is not known. Use one of: verb-number"),
         (
             ["--task", "verb-number", "--blank", "mask"],
-            "blank=['mask'] is one kind, and every table",
+            "--blank mask is one kind, and every table",
         ),
         (["--task", "verb-number", "--layers", "x"], "--layers x is not known"),
         (["--task", "verb-number", "--page", "a.txt"], "--page a.txt ends in '.txt'. Use .html"),

@@ -7,6 +7,7 @@ a factor, x + attention, perhaps a norm. Everything is written out; nothing is s
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -241,7 +242,7 @@ def _variants(t: torch.Tensor, out: torch.Tensor, later: list[Event], model: nn.
     if isinstance(factor, int | float):
         yield factor * t, factor * out
     for event in later:
-        if event.kind == "in" and "Norm" in type(event.module).__name__ and _same(event.x, out):
+        if event.kind == "in" and re.search("Norm(Gated)?$", type(event.module).__name__) and _same(event.x, out):
             parts, y = _through(event.module, out[0], t[0])
             yield parts[None], y[None]
 
@@ -279,7 +280,7 @@ def _carried(s: torch.Tensor, later: list[Event], after: list[Event]) -> nn.Modu
     normed = False
     for event in later:
         if (
-            "Norm" in type(event.module).__name__
+            re.search("Norm(Gated)?$", type(event.module).__name__)
             and event.kind == "in"
             and event.x.shape == s.shape
             and _same(event.x, s)
