@@ -101,6 +101,7 @@ def page(rows: dict[str, Row]) -> str:
         "## By route",
         _table(("route", "types"), [(f"`{r}`", str(n)) for r, n in routes.most_common()]),
         *_listed("WRONG", left["WRONG"]),
+        "<!-- edges -->\n\n<!-- /edges -->",
         "## Captured",
         _table(
             ("type", "model", "route", "layers", "row sums", "first length", "second length"), map(_line, taken.items())

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # The models here are tiny: threads that wait for one another cost more than they bring, most of all beside other work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts jobs in the background lets them ignore Ctrl-C, and tests send it to themselves and to programs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest

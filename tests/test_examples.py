@@ -12,7 +12,7 @@ from PIL import Image
 
 nbformat = pytest.importorskip("nbformat", reason="nbformat (dev extra) is not installed")
 FOLDER = Path(__file__).parent.parent / "examples"
-FIGURES = {"quickstart": 4, "vision": 2}
+FIGURES = {"answers": 0, "quickstart": 4, "vision": 2}
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 

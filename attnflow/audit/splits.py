@@ -60,7 +60,6 @@ class Split:
             yield Batch(ids, mask, torch.from_numpy(self.labels[index]), index)
 
 
-@one_line
 @dataclass(frozen=True, eq=False)
 class Splits:
     """The data of a training: what a model is trained on, what decides when to stop, and what is measured at the end.

@@ -17,14 +17,15 @@ from attnflow.inputs.example import Example, one_example
 from attnflow.inputs.target import check_target
 from attnflow.numbers import at_least, check_max_length, is_whole, wholes, word
 from attnflow.scoring.blankout import settle_blank
-from attnflow.scoring.registry import MethodCall, Spec, calls
+from attnflow.scoring.registry import MethodCall, Spec, calls, names
 
 if TYPE_CHECKING:
     from attnflow.comparing.runs import Worker
 
 RANDOM, LENGTH, RAW = "random", "length", "raw"
 BASELINES = (RANDOM, LENGTH, RAW)
-METHODS = ("raw", "rollout", "flow", "gradient", "input_x_gradient", "integrated_gradients", "blankout")
+# The methods of a league without others: those that are shown by default, and the other gradients.
+METHODS = (*names(shown=True), "input_x_gradient", "integrated_gradients")
 BLANKS = ("auto", "delete")
 COLUMNS = {
     "example": "int64",

@@ -162,9 +162,7 @@ def test_ctrl_c_says_how_to_go_on(folder, tmp_path):
     (tmp_path / "data.csv").write_text("text\n" + "the key to the table\n" * 20_000)
     command = [sys.executable, "-m", "attnflow", "compare", folder, str(tmp_path / "data.csv"), "--methods", "raw",
                "--references", "gradient", "--no-progress", "--out", str(tmp_path / "run")]  # fmt: skip
-    # A shell that starts jobs in the background lets them ignore Ctrl-C, and their children inherit that.
-    listening = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **listening)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not list((tmp_path / "run").glob("parts/*")):
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)

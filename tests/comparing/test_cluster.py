@@ -25,6 +25,7 @@ def cluster():
     ray = pytest.importorskip("ray")
     from attnflow.comparing.cluster import start
 
+    ray.shutdown()  # A run on Ray in another file leaves its cluster to the next one.
     # Two actors on two processors would leave none to Ray Data for reading.
     start(ray, num_cpus=4)
     yield ray
