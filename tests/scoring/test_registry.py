@@ -123,7 +123,7 @@ def test_bad_registrations_and_names_are_refused():
 def test_no_other_list_of_method_names_is_in_the_package():
     """Two names of methods that need attention beside each other in code are a list of their own.
 
-    ``commands/names.py`` alone repeats them, for a help that does not import torch; a test holds it equal to the registry.
+    ``commands/names.py`` alone repeats them, for a help that does not import torch; a test holds both equal.
     """
     package = Path(attnflow.__file__).parent
     pattern = re.compile(r"""["']raw["'],\s*["']rollout["']|["']rollout["'],\s*["']flow["']""")
