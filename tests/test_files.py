@@ -220,7 +220,9 @@ def test_a_header_that_holds_anything_else_is_refused_or_harmless(tmp_path, kind
     for at in paths(header):
         for new in WRONG if at else [{}]:
             files.save(path, kind, arrays, put(header, at, new), overwrite=True)
-            tried += 1
+            # A typed field of another kind is left out of the record: harmless, and not counted as refused.
+            left_out = len(at) == 2 and at[0] == "fields"
+            tried += not left_out
             try:
                 found = getattr(attnflow, kind.capitalize()).load(path)
                 repr(found), found.tokens, found.layers
@@ -228,9 +230,8 @@ def test_a_header_that_holds_anything_else_is_refused_or_harmless(tmp_path, kind
                     assert len(found.only.missing) < 100_000
             except attnflow.AttnFlowError as error:
                 assert str(path) in str(error)
-                refused += 1
-    # A typed field of another kind is left out of the record, which is harmless; everything else is refused.
-    assert tried > 200 and refused > 0.3 * tried
+                refused += not left_out
+    assert tried > 200 and refused > 0.4 * tried
 
 
 def test_arrays_that_are_no_weights_are_refused(tmp_path):
