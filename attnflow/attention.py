@@ -172,6 +172,8 @@ class Attention:
         keys = queries
         if matrices and matrices[0].shape[-1] == len(queries) + 1 and sinks == "keep":
             keys = with_sink(queries)
+        elif (most := max((w.shape[-1] for w in matrices), default=0)) > len(queries):
+            keys = _names(None, most)  # inputs that are no outputs: they have no names here
         numbers = tuple(range(len(matrices))) if layers is None else wholes(layers, "layers")
         block = Block(tuple(matrices), numbers, queries, keys)
         block = replace(block, causal=is_causal(block))

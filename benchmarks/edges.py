@@ -16,6 +16,10 @@ PARTS = ("compare", "speed", "certificate")
 
 
 def main() -> None:
+    if sys.argv[1:] == ["--quick"]:
+        for part in PARTS:
+            importlib.import_module(f"edges_{part}").main()
+        return
     if len(sys.argv) < 2 or sys.argv[1] not in PARTS:
         raise SystemExit(__doc__)
     part = sys.argv.pop(1)

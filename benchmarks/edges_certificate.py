@@ -53,9 +53,10 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", action="append", default=[], help="NAME=FOLDER")
+    parser.add_argument("--quick", action="store_true", help="MiniLM alone, nothing written")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    models: dict[str, Any] = {"MiniLM": minilm, "SmolLM2": smollm2}
+    models: dict[str, Any] = {"MiniLM": minilm} if given.quick else {"MiniLM": minilm, "SmolLM2": smollm2}
     for pair in given.model:
         name, _, folder = pair.partition("=")
         models[name] = lambda folder=folder: load(folder)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,14 @@ def redraw() -> None:
     )
 
 
+def made_up() -> Path:
+    """A folder with test.tsv of a few sentences, for --quick."""
+    folder = Path(tempfile.mkdtemp())
+    rows = (f"the film about the {word} house by the sea was fine\t1" for word in ("old", "new", "red", "far"))
+    (folder / "test.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf-8")
+    return folder
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="a folder with test.tsv")
@@ -182,6 +191,9 @@ def main() -> None:
     if given.redraw:
         redraw()
         return
+    if given.quick and given.data is None:
+        given.data, given.only = made_up(), ["MiniLM"]
+        given.work, given.edges = given.data, ["attention", "norm"]
     if given.data is None:
         raise SystemExit("--data is needed: a folder with test.tsv (columns sentence and label).")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attnflow import Attention, files
+from attnflow import Attention, direct, files, raw, rollout
 from attnflow.attention import SINK, Block, is_causal
 from attnflow.errors import SelectionError, ShapeError, WeightsError
 from attnflow.heads import reduce_heads
@@ -218,3 +218,12 @@ def test_bad_names_heads_and_sinks(attention):
 
 def test_integers_are_taken_as_numbers():
     assert Attention.of(np.eye(2, dtype=int)[None]).weights.dtype == np.float64
+
+
+def test_inputs_that_are_no_outputs_are_numbered():
+    weights = np.full((1, 4, 8), 1 / 8)
+    held = Attention.of(weights, tokens=list("abcd"))
+    assert held.only.queries == tuple("abcd") and held.only.keys == tuple("01234567")
+    for method in (raw, direct):
+        assert method(weights).scores.shape == (1, 4, 8)
+    assert rollout(weights, residual="none").scores.shape == (1, 4, 8)

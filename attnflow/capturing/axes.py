@@ -199,7 +199,7 @@ def seen(
         used = torch.zeros(record.keys, dtype=torch.bool)
         for one in tower.records:
             weights = one.weights[example if one.weights.shape[0] > 1 else 0].detach()[..., : record.keys].cpu()
-            if residual:
+            if residual and tower.kind == "self" and record.queries == record.keys:
                 weights = weights - torch.diag_embed(weights.diagonal(dim1=-2, dim2=-1))
             used |= (weights != 0).reshape(-1, record.keys).any(0)
         chosen = torch.nonzero(used).flatten().tolist()

@@ -144,16 +144,21 @@ def _watched(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, *args: Any, **kwargs: Any,
 ) -> Any:  # fmt: skip
     """The output of one call, whose weights and values go to the session's watch."""
-    if plain.usable(eager, module, query, key, value, mask, args, kwargs):
-        every = Reduction("all", query.dtype)
-        out, weights = plain.attention(
-            module, query, key, value, mask, kwargs.get("scaling"), every, session.block, session.plans
-        )
+    assert session.watch is not None
+    simple = plain.usable(eager, module, query, key, value, mask, args, kwargs)
+    scaling = kwargs.get("scaling")
+    weights: Any = None
+    if simple:
+        again = session.watch.by_rows and plain.many(query, key)
+        every = None if again else Reduction("all", query.dtype)
+        out, weights = plain.attention(module, query, key, value, mask, scaling, every, session.block, session.plans)
+        weights = plain.Again(query, key, mask, scaling) if again else weights
     else:
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)
-    if weights is not None and session.watch is not None:
+        weights = None if weights is None else _four(weights.detach(), query)
+    if weights is not None:
         session.hear(site)
-        session.watch.attended(call, site, _four(weights.detach(), query), value, out, query)
+        session.watch.attended(call, site, weights, value, out, query, mixes=simple)
     return out
 
 

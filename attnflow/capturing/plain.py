@@ -7,6 +7,7 @@ on the first call of each module class. Grouped heads are not repeated: the quer
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from attnflow.capturing.survey import Eager, is_plain
 
 BLOCK_NUMBERS = 1 << 20
 """How many scores a block holds if no block size is given: 4 MiB, about what a processor's cache takes."""
+
+HELD = 1 << 23
+"""How many weights of one call are held at once where rows can be computed again: 32 MiB."""
 
 _verdicts: dict[tuple[type, Any], bool] = {}
 
@@ -157,6 +161,49 @@ def blocks(
             scores[..., low - first : high - first] += shown
         torch.softmax(scores, -1, out=scores)
         yield start, stop, first, last, scores
+
+
+@dataclass(frozen=True, eq=False)
+class Again:
+    """The weights of one call, which are not held: rows are computed again when they are wanted."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    mask: torch.Tensor | None
+    scaling: float | None
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Batch, heads, queries, keys."""
+        batch, heads, queries, _ = self.query.shape
+        return batch, heads, queries, self.key.shape[2]
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are computed."""
+        return self.query.device
+
+    def rows(self, first: int, last: int) -> torch.Tensor:
+        """``[batch, heads, last − first, keys]``."""
+        batch, heads, _, keys = self.shape
+        every, query = Reduction("all", self.query.dtype), self.query[:, :, first:last]
+        mask = self.mask if self.mask is None or self.mask.shape[2] == 1 else self.mask[:, :, first:last]
+        kept = every.buffer(batch, heads, last - first, keys, self.device)
+        for start, _, key, _, weights in blocks(query, self.key, mask, self.scaling, None, {}):
+            every.put(kept, weights, start, key)
+        return kept
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """First and last row of parts that may be held."""
+        batch, heads, queries, keys = self.shape
+        step = max(1, HELD // (batch * heads * keys))
+        for first in range(0, queries, step):
+            yield first, min(queries, first + step)
+
+
+def many(query: torch.Tensor, key: torch.Tensor) -> bool:
+    """True if the weights of all heads are more than may be held at once."""
+    return query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] > HELD
 
 
 def _plan(mask: torch.Tensor | None, rows: int, keys: int, size: int, plans: Plans) -> list[Step]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from attnflow.capturing import memory
-from attnflow.capturing.plain import Plans
+from attnflow.capturing.plain import Again, Plans
 from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.survey import Site, Survey
 from attnflow.capturing.trail import Trail
@@ -149,6 +149,9 @@ class Watch(Protocol):
     The session hands over each call that is wanted.
     """
 
+    by_rows: bool
+    """Whether it takes weights that are computed again, some rows at a time."""
+
     def around(self) -> AbstractContextManager[object]:
         """While the model runs."""
 
@@ -156,15 +159,17 @@ class Watch(Protocol):
         self,
         call: Call,
         site: Site,
-        weights: torch.Tensor,
+        weights: torch.Tensor | Again,
         values: torch.Tensor,
         out: torch.Tensor,
         query: torch.Tensor,
         rows: tuple[int, ...] | None = None,
+        mixes: bool = False,
     ) -> None:
         """A call through transformers' interface, with the output ``[batch, queries, heads, width]``.
 
-        ``rows``: the queries that there are weights of, where those are not all.
+        ``rows``: the queries that there are weights of, where those are not all. ``mixes``: the output was computed as
+        weights × values, and nothing else.
         """
 
     def weighed(self, call: Call, site: Site, weights: torch.Tensor, four: torch.Tensor) -> None:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 Eager = Callable[..., Any]
 
@@ -192,20 +193,55 @@ def class_of(module: nn.Module) -> Any:
 def own_eager(klass: Any) -> Eager | None:
     """The eager function that this class's forward hands to transformers' interface, or None.
 
-    It is read from the bytecode of ``forward``: a modelling file may define two of them.
+    It is read from the bytecode of ``forward``: a modelling file may define two of them. A forward that asks for a
+    kernel and has no eager function gets :func:`bare`.
     """
     for base in klass.__mro__:
         if base is nn.Module:
             return None
         for method in base.__dict__.values():
             function = inspect.unwrap(method) if callable(method) else None
-            if not isinstance(function, FunctionType) or "get_interface" not in _names(function.__code__):
+            if not isinstance(function, FunctionType):
+                continue
+            names = _names(function.__code__)
+            if function.__name__ == "forward" and _looks_up(names):
+                return bare
+            if "get_interface" not in names:
                 continue
             for name in function.__code__.co_names:
                 found = function.__globals__.get(name)
                 if name.endswith("eager_attention_forward") and callable(found):
                     return found  # type: ignore[no-any-return]
     return None
+
+
+def _looks_up(names: set[str]) -> bool:
+    """Whether code takes a kernel from transformers' list and has no eager function for when there is none."""
+    other = any(n == "get_interface" or n.endswith("eager_attention_forward") for n in names)
+    return {"ALL_ATTENTION_FUNCTIONS", "_attn_implementation"} <= names and not other
+
+
+def bare(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    scaling: float | None = None, dropout: float = 0.0, **kwargs: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What ``scaled_dot_product_attention`` computes, for modules that have no eager function of their own.
+
+    A mask of booleans says where to look; a row that may look nowhere gives zeros. Both results have transformers'
+    form: [batch, queries, heads, width] and [batch, heads, queries, keys].
+    """
+    groups = getattr(module, "num_key_value_groups", 1)
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if attention_mask is None:
+        weights = scores.softmax(-1)
+    elif attention_mask.dtype == torch.bool:
+        weights = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min).softmax(-1)
+        weights = weights.masked_fill(~attention_mask, 0)
+    else:
+        weights = (scores + attention_mask).softmax(-1)
+    weights = nn.functional.dropout(weights, dropout)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -165,14 +166,16 @@ TEXT = (
 
 def eager_attentions(model: Any, **batch: Any) -> Any:
     """What the model itself returns in eager: the reference."""
-    before = model.config._attn_implementation
+    # Some versions of transformers tell the whole model and not its encoder and decoder.
+    parts = [part for part in model.modules() if isinstance(part, tf.PreTrainedModel)]
+    before = [(part, part.config._attn_implementation) for part in parts]
     try:
-        model.set_attn_implementation("eager")
-    except ValueError:
-        before = None
-    try:
+        for part in parts:
+            with suppress(ValueError):
+                part.set_attn_implementation("eager")
         with torch.no_grad():
             return model(**batch, output_attentions=True)
     finally:
-        if before is not None:
-            model.set_attn_implementation(before)
+        for part, name in before:
+            with suppress(ValueError):
+                part.set_attn_implementation(name)

@@ -122,8 +122,8 @@ def _difference(tiny: Tiny, edges: str) -> tuple[int, float]:
 
 def _zeroing_difference(tiny: Tiny) -> tuple[int, float]:
     torch.manual_seed(0)
-    layers = naive.layers_of_calls(tiny.model, tiny.inputs)
-    wanted = naive.value_zeroing(tiny.model, tiny.inputs, layers)
+    entries = naive.entries_of_calls(tiny.model, tiny.inputs)
+    wanted = naive.value_zeroing(tiny.model, tiny.inputs, entries)
     return len(wanted), _furthest(wanted, _capture(tiny, "value_zeroing", dtype=_precision(tiny)))
 
 
@@ -132,11 +132,19 @@ def _furthest(wanted: list[np.ndarray], taken: Attention) -> float:
     far = 0.0
     for one in wanted:
         rows = np.isfinite(one).all(-1)  # a row to which nothing contributes cannot be divided by its sum
-        same = [float(np.abs(one - w)[rows].max(initial=0.0)) for w in matrices if w.shape == one.shape]
+        alike = [found for w in matrices if (found := _first_of(w, one.shape)) is not None]
+        same = [float(np.abs(one - w)[rows].max(initial=0.0)) for w in alike]
         if not same:
             raise naive.NotSeen(f"no matrix of {one.shape[0]} × {one.shape[1]} positions")
         far = max(far, min(same))
     return far
+
+
+def _first_of(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """A matrix of this shape: ``w``, or the first along its diagonal where one example ran as several sequences."""
+    (n, m), (rows, columns) = shape, w.shape
+    packed = rows > n and rows % n == 0 and rows // n * m == columns and not w[:n, m:].any()
+    return w[:n, :m] if packed or w.shape == shape else None
 
 
 def _same_in_eager(tiny: Tiny) -> bool:

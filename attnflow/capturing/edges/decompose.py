@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,6 +14,7 @@ from attnflow.capturing.edges.form import Open
 from attnflow.capturing.edges.parts import Parts, Unsupported
 from attnflow.capturing.edges.steps import Step, View
 from attnflow.capturing.edges.trace import Trace
+from attnflow.capturing.plain import Again
 from attnflow.capturing.session import Call, Projection, Record, Session
 from attnflow.capturing.survey import Site
 from attnflow.errors import CaptureError
@@ -42,6 +44,8 @@ class Decomposition:
         self.session, self.edges, self.mixing = session, edges, mixing
         buffers = frozenset(id(b) for b in model.buffers())
         self.trace = Trace(session, self._close, buffers)
+        self.room = parts.Room()
+        self.by_rows = edges != "attention"
         self.norms = 0
         self.beside: set[str] = set()
 
@@ -53,14 +57,16 @@ class Decomposition:
         self,
         call: Call,
         site: Site,
-        weights: torch.Tensor,
+        weights: torch.Tensor | Again,
         values: torch.Tensor,
         out: torch.Tensor,
         query: torch.Tensor,
         rows: tuple[int, ...] | None = None,
+        mixes: bool = False,
     ) -> None:
         """A call through transformers' interface."""
-        self.trace.begin(call, site, weights, values, out, query, self._kept(weights), self._past(call), rows)
+        kept = None if isinstance(weights, Again) else self._kept(weights)
+        self.trace.begin(call, site, weights, values, out, query, kept, self._past(call), rows, mixes)
 
     def weighed(self, call: Call, site: Site, weights: torch.Tensor, four: torch.Tensor) -> None:
         """A softmax; the values are found where the weights are multiplied with them."""
@@ -94,29 +100,44 @@ class Decomposition:
         return self.session.given[call.run].past
 
     def _close(self, opened: Open, steps: tuple[Step, ...], t: torch.Tensor, view: View) -> None:
-        assert opened.weights is not None and opened.values is not None
+        pieces, error = [], 0.0
         with torch.no_grad():
-            try:
-                n, m = opened.weights.shape[-2:]
-                rows = None
-                if opened.rows is not None:
-                    n, rows = opened.positions, torch.tensor(opened.rows, device=opened.weights.device)
-                own = own_positions(opened.call, opened.site, n, m, opened.past, opened.weights.device)
-                own = own if own is None or rows is None else own[rows]
-                whole = None if rows is None else (rows, n)
-                found = parts.evaluate(opened.weights, opened.values, opened.out, own, steps, t, view, whole)
-            except Unsupported as error:
-                raise self._refusal(opened, str(error)) from error
-            if found.error > limit(t.dtype):
-                raise self._refusal(opened, f"{len(steps)} steps ({_names(steps)})", found.error)
-            self._keep(opened, found, t.dtype)
-        self.norms += found.norms
-        if found.beside:
+            for rows, weights in _pieces(opened):
+                found = self._evaluated(opened, steps, t, view, rows, weights)
+                error = max(error, found.error)
+                if error > limit(t.dtype):
+                    raise self._refusal(opened, f"{len(steps)} steps ({_names(steps)})", error)
+                pieces.append(self._measured(opened, found))
+                norms, beside = found.norms, found.beside
+                del found, weights  # or they would be held while the next are computed
+        self._keep(opened, pieces, error, t.dtype)
+        self.norms += norms
+        if beside:
             self.beside.add(opened.call.name)
 
-    def _keep(self, opened: Open, found: Parts, precision: torch.dtype) -> None:
+    def _evaluated(
+        self, opened: Open, steps: tuple[Step, ...], t: torch.Tensor, view: View, rows: torch.Tensor | None,
+        weights: torch.Tensor,
+    ) -> Parts:  # fmt: skip
+        """The parts of all output positions, or of ``rows``."""
+        assert opened.values is not None
+        n, m = weights.shape[-2:]
+        n = n if rows is None else opened.positions
+        try:
+            own = own_positions(opened.call, opened.site, n, m, opened.past, weights.device)
+            own = own if own is None or rows is None else own[rows]
+            whole = None if rows is None else (rows, n)
+            return parts.evaluate(
+                weights, opened.values, opened.out, own, steps, t, view, whole, opened.mixes, self.room
+            )  # fmt: skip
+        except Unsupported as error:
+            raise self._refusal(opened, str(error)) from error
+
+    def _measured(self, opened: Open, found: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(edges in the form in which they are kept, mixing ratios if they are wanted) of the rows of ``found``."""
         ratio = None
         if self.edges == "attention":
+            assert opened.kept is not None
             weights = opened.kept
         else:
             raw, aside = _MEASURES[self.edges](found)
@@ -128,13 +149,18 @@ class Decomposition:
             weights = weights.to(device or weights.device, dtype)
         if self.mixing and ratio is None:
             ratio = parts.mixing(found)
-        assert weights is not None
+        return weights, ratio
+
+    def _keep(self, opened: Open, pieces: list[Any], error: float, precision: torch.dtype) -> None:
+        weights = pieces[0][0] if len(pieces) == 1 else torch.cat([w for w, _ in pieces], -2)
+        ratio = pieces[0][1] if len(pieces) == 1 or pieces[0][1] is None else torch.cat([r for _, r in pieces], -1)
         source = "interface" if opened.out is not None else "tap"
-        size = found.sizes
+        assert opened.weights is not None
+        _, _, n, m = opened.weights.shape
         self.session.keep(
             Record(
-                opened.call, opened.site, weights, size.positions if opened.rows is None else opened.positions,
-                size.inputs, source, precision, mixing=ratio, error=found.error, rows=opened.rows,
+                opened.call, opened.site, weights, n if opened.rows is None else opened.positions, m, source, precision,
+                mixing=ratio, error=error, rows=opened.rows,
             )
         )  # fmt: skip
 
@@ -148,6 +174,17 @@ class Decomposition:
             f"{far or ' cannot be told apart:'} {seen}. Use edges='value_zeroing', which only runs the layer again, or "
             "edges='attention'."
         )
+
+
+def _pieces(opened: Open) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
+    """(output positions, their weights), all at once or as many as may be held; None for all positions."""
+    weights = opened.weights
+    assert weights is not None
+    if isinstance(weights, Again):
+        for first, last in weights.pieces():
+            yield torch.arange(first, last, device=weights.device), weights.rows(first, last)
+    else:
+        yield None if opened.rows is None else torch.tensor(opened.rows, device=weights.device), weights
 
 
 def own_positions(call: Call, site: Site, n: int, m: int, past: int, device: torch.device) -> torch.Tensor | None:

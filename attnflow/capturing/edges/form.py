@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from attnflow.capturing.edges.steps import Step, View
+from attnflow.capturing.plain import Again
 from attnflow.capturing.session import Call
 from attnflow.capturing.survey import Site
 
@@ -38,9 +39,10 @@ class Open:
         call, site: where it happened.
         bit: marks everything that was made of it.
         query: number of the tensor from which the queries come.
-        weights: ``[B, H, n, m]``.
+        weights: ``[B, H, n, m]``, or what computes rows of them again.
         values: ``[B, H or a divisor, m, width]``.
-        out: what attention gave, ``[B, n, H, width]``; None if it is weights × values by construction.
+        out: what attention gave, ``[B, n, H, width]``; None if the values were found where they are multiplied.
+        mixes: True if ``out`` was computed as weights × values, and nothing else.
         kept: the weights in the form in which a capture keeps them.
         rows: the output positions that ``weights`` has rows of, where those are not all.
         positions: the number of all output positions.
@@ -55,9 +57,10 @@ class Open:
     bit: int
     query: int
     past: int = 0
-    weights: torch.Tensor | None = None
+    weights: torch.Tensor | Again | None = None
     values: torch.Tensor | None = None
     out: torch.Tensor | None = None
+    mixes: bool = False
     kept: torch.Tensor | None = None
     rows: tuple[int, ...] | None = None
     positions: int = 0

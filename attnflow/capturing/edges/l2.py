@@ -16,18 +16,26 @@ import torch
 
 from attnflow.capturing.edges.l1 import columns
 
-_WIDTH = 64
-"""Input positions at once: their Gram matrices stay in the second cache."""
+_WIDTH = 128
+"""Input positions in one pass."""
+
+_NEAR = 512
+"""Input positions whose weights are read one after the other, while their Gram matrices are in the second cache."""
 
 
-def pairs(heads: torch.Tensor) -> torch.Tensor:
-    """``[B, H·(H + 1)/2, m]`` of ``heads`` [B, H, m, e]: the products of two heads' vectors at each input position.
+def products_of(heads: torch.Tensor) -> torch.Tensor:
+    """``[B, m, H, H]`` of ``heads`` [B, H, m, e]: the products of two heads' vectors at each input position."""
+    across = heads.transpose(1, 2)
+    return torch.matmul(across, across.transpose(-1, -2))
+
+
+def pairs(gram: torch.Tensor) -> torch.Tensor:
+    """``[B, H·(H + 1)/2, m]`` of ``gram`` [B, m, H, H].
 
     Two heads stand for both of their orders, so that their product is there once, doubled.
     """
-    across, count = heads.transpose(1, 2), heads.shape[1]
-    gram = torch.matmul(across, across.transpose(-1, -2))
-    one, other = torch.triu_indices(count, count, device=heads.device)
+    count = gram.shape[-1]
+    one, other = torch.triu_indices(count, count, device=gram.device)
     found = gram[..., one, other] * torch.where(one == other, 1.0, 2.0).to(gram.dtype)
     return found.transpose(1, 2).contiguous()
 
@@ -36,7 +44,7 @@ def lengths(weights: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
     """``[B, n, m]`` of ``weights`` [B, H, n, m] and the :func:`pairs` of all input positions.
 
     >>> u = torch.tensor([[[[3.0, 0.0]], [[0.0, 4.0]]]])
-    >>> lengths(torch.tensor([[[[1.0]], [[1.0]]]]), pairs(u))
+    >>> lengths(torch.tensor([[[[1.0]], [[1.0]]]]), pairs(products_of(u)))
     tensor([[[5.]]])
     """
     batch, count, n, m = weights.shape
@@ -59,30 +67,39 @@ def _kernel() -> Any:
 
 
 def _fill(first: int, last: int, out: Any, w: Any, pairs: Any) -> None:  # pragma: no cover: compiled
-    """``out`` [m, n] of ``w`` [H, n, m] and ``pairs`` [H·(H + 1)/2, m]."""
+    """``out`` [m, n] of ``w`` [H, n, m] and ``pairs`` [H·(H + 1)/2, m]; two heads in one pass."""
     count, n, _ = w.shape
     total, part = np.empty(_WIDTH, w.dtype), np.empty(_WIDTH, w.dtype)
-    for start in range(first, last, _WIDTH):
-        width = min(_WIDTH, last - start)
+    for begin in range(first, last, _NEAR):
         for i in range(n):
-            used = False
-            for h in range(count):
-                for x in range(width):
-                    used |= w[h, i, start + x] != 0
-                if used:
-                    break
-            total[:] = 0
-            p = 0
-            for h in range(count if used else 0):
-                part[:] = 0
-                for g in range(h, count):
-                    # Slices, so that the compiler knows of no negative index and takes several at once.
-                    product, weight = pairs[p, start : start + width], w[g, i, start : start + width]
+            for start in range(begin, min(last, begin + _NEAR), _WIDTH):
+                width = min(_WIDTH, last - start)
+                used = False
+                for h in range(count):
                     for x in range(width):
-                        part[x] += product[x] * weight[x]
-                    p += 1
-                weight = w[h, i, start : start + width]
+                        used |= w[h, i, start + x] != 0
+                    if used:
+                        break
+                total[:] = 0
+                p = 0
+                for h in range(count if used else 0):
+                    part[:] = 0
+                    g = h
+                    # Slices, so that the compiler knows of no negative index and takes several at once.
+                    while g + 2 <= count:
+                        a, b = pairs[p, start : start + width], pairs[p + 1, start : start + width]
+                        c, d = w[g, i, start : start + width], w[g + 1, i, start : start + width]
+                        for x in range(width):
+                            part[x] += a[x] * c[x] + b[x] * d[x]
+                        g += 2
+                        p += 2
+                    if g < count:
+                        a, c = pairs[p, start : start + width], w[g, i, start : start + width]
+                        for x in range(width):
+                            part[x] += a[x] * c[x]
+                        p += 1
+                    c = w[h, i, start : start + width]
+                    for x in range(width):
+                        total[x] += part[x] * c[x]
                 for x in range(width):
-                    total[x] += part[x] * weight[x]
-            for x in range(width):
-                out[start + x, i] = np.sqrt(max(total[x], 0))
+                    out[start + x, i] = np.sqrt(max(total[x], 0))

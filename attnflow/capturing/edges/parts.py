@@ -9,6 +9,7 @@ Rows are output positions, columns input positions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,14 +17,28 @@ from typing import Any
 import torch
 
 from attnflow.capturing.edges.l1 import distances
-from attnflow.capturing.edges.l2 import lengths, pairs
+from attnflow.capturing.edges.l2 import lengths, pairs, products_of
 from attnflow.capturing.edges.steps import Add, Centre, Linear, Norm, Scale, Sizes, Step, View, factor_kind
 
-BLOCK = 1 << 21
+BLOCK = 1 << 20
 """How many numbers of head vectors, or of parts, are held at once."""
 
 LIMIT_OUT = 1e-4
 """How far weights × values may be from what attention gave before it is asked whether each head was scaled."""
+
+
+class Room:
+    """Memory that is used again from call to call: the pages of fresh memory cost more than what is put into them."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, torch.Tensor] = {}
+
+    def empty(self, name: str, like: torch.Tensor, *shape: int) -> torch.Tensor:
+        """A tensor of ``shape`` that may hold anything, until the next one of the same name."""
+        numbers, held = math.prod(shape), self.held.get(name)
+        if held is None or held.numel() < numbers or (held.dtype, held.device) != (like.dtype, like.device):
+            held = self.held[name] = like.new_empty(numbers)
+        return held[:numbers].view(shape)
 
 
 class Unsupported(Exception):
@@ -48,6 +63,7 @@ class Parts:
         norms: how many norms were made linear.
         beside: how many other parts of the layer are added at the same place.
         mixed: (these weights, weights × values), once computed.
+        room: memory for head vectors and the matrix.
     """
 
     weights: torch.Tensor
@@ -64,14 +80,18 @@ class Parts:
     norms: int = 0
     beside: int = 0
     mixed: tuple[torch.Tensor, torch.Tensor] | None = None
+    room: Room = field(default_factory=Room)
 
     @property
     def e(self) -> int:
         """Width of the vectors."""
         return int(self.y.shape[-1])
 
-    def heads(self, first: int, last: int) -> torch.Tensor:
-        """``[B, H, m', e]``: what each head makes of each input position from ``first`` to ``last``."""
+    def heads(self, first: int, last: int, more: int = 0) -> torch.Tensor:
+        """``[B, H, m', e]``: what each head makes of each input position from ``first`` to ``last``.
+
+        ``more``: so many more heads, which are left as they are. The memory is used again by the next call.
+        """
         assert self.matrix is not None
         size = self.sizes
         values = self.values[:, :, first:last]
@@ -79,8 +99,10 @@ class Parts:
         if share > 1:
             values = values.repeat_interleave(share, 1)
         matrix = self.matrix.view(size.heads, -1, self.matrix.shape[-1])
-        out = torch.matmul(values.transpose(0, 1).reshape(size.heads, -1, values.shape[-1]), matrix)
-        return out.view(size.heads, size.batch, last - first, -1).transpose(0, 1)
+        out = self.room.empty("heads", values, size.heads + more, size.batch, last - first, matrix.shape[-1])
+        given = values.transpose(0, 1).reshape(size.heads, -1, values.shape[-1])
+        torch.bmm(given, matrix, out=out[: size.heads].view(size.heads, -1, matrix.shape[-1]))
+        return out.transpose(0, 1)
 
     def vectors(self, first: int, last: int) -> torch.Tensor:
         """``[B, n, m', e]``: the attention parts themselves, of the input positions from ``first`` to ``last``."""
@@ -127,18 +149,24 @@ def evaluate(
     y: torch.Tensor,
     view: View,
     whole: tuple[torch.Tensor, int] | None = None,
+    mixes: bool = False,
+    room: Room | None = None,
 ) -> Parts:
     """Apply the steps of a chain, one after the other, to the sum of the parts and to what makes a part of a value.
 
     ``out`` is what attention gave, where it may be more than weights × values; ``y`` is the model's tensor at the end.
     ``whole``, where ``weights`` and ``own`` are those of some rows: (these rows, the number of all positions).
+    ``mixes``: ``out`` was computed as weights × values, and nothing else. ``room`` may be used again as soon as these
+    parts are no longer needed.
     """
     wide = torch.float64 if weights.dtype == torch.float64 else torch.float32
     weights, values = weights.to(wide), values.to(wide)
     batch, heads, n, m = weights.shape
     sizes = Sizes(batch, heads, n, m, heads * values.shape[-1])
-    state = _State(Parts(weights, values, own, sizes), wide, whole)
-    if out is not None:
+    state = _State(Parts(weights, values, own, sizes, room=room or Room()), wide, whole)
+    if out is not None and mixes:
+        state.mixed_by(out)
+    elif out is not None:
         state.scaled_after(out)
     for step in chain:
         state.apply(step)
@@ -162,12 +190,18 @@ class _State:
         self.before: list[tuple[str, torch.Tensor | None]] = []
         self.own: torch.Tensor | None = None
 
+    def mixed_by(self, out: torch.Tensor) -> None:
+        """``out`` is weights × values, which need not be computed again."""
+        self.parts.mixed = (self.parts.weights, self._given(out))
+
+    def _given(self, out: torch.Tensor) -> torch.Tensor:
+        return self._picked(out.reshape(self.all.batch, self.all.positions, -1)).to(self.wide)
+
     def scaled_after(self, out: torch.Tensor) -> None:
         """Fold a factor of each head and position into the weights: a sink outside the softmax, as in granite_swa."""
         size = self.parts.sizes
         shape = (size.batch, size.positions, size.heads, -1)
-        mine = _mixed(self.parts)
-        model = self._picked(out.reshape(size.batch, self.all.positions, -1)).to(self.wide)
+        mine, model = _mixed(self.parts), self._given(out)
         if _distance(mine, model) < LIMIT_OUT:
             return
         mine, model = mine.view(shape), model.view(shape)
@@ -241,7 +275,13 @@ class _State:
         for kind, tensor in reversed(self.before):
             weight = weight - weight.mean(0) if kind == "centre" else tensor[:, None] * weight  # type: ignore[index]
         self.before.clear()
-        self.parts.matrix = weight.contiguous()
+        self.parts.matrix = weight
+
+    def _changed(self, function: Any, matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """``function(matrix, other)``, in memory of its own."""
+        out = self.parts.room.empty("matrix", matrix, matrix.shape[1], matrix.shape[0]).T
+        changed: torch.Tensor = function(matrix, other, out=out)
+        return changed
 
     def _projected(self) -> None:
         """A model without a projection: the heads stand side by side."""
@@ -266,7 +306,7 @@ class _State:
             elif parts.matrix is None:
                 self.before.append(("channel", factor))
             else:
-                parts.matrix = parts.matrix * factor
+                parts.matrix = self._changed(torch.mul, parts.matrix, factor)
             self._each(lambda x: x * factor)
         elif kind == "head" and parts.matrix is None and not parts.slow and self.rest is None:
             # The steps before it act within the channels of one head, or the factor would not be one of a head.
@@ -291,7 +331,7 @@ class _State:
         elif parts.matrix is None:
             self.before.append(("centre", None))
         else:
-            parts.matrix = parts.matrix - parts.matrix.mean(1, keepdim=True)
+            parts.matrix = self._changed(torch.sub, parts.matrix, parts.matrix.mean(1, keepdim=True))
         self._each(lambda x: x - x.mean(-1, keepdim=True))
 
     def _norm(self, step: Norm) -> None:
@@ -367,20 +407,47 @@ def _slow(kind: str, tensor: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 def norm(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
     """‖T_i(j)‖₂ (Kobayashi et al. 2021, AttnRes-N and AttnResLn-N)."""
     size = parts.sizes
-    out = parts.y.new_empty(size.batch, size.positions, size.inputs)
-    own, products = parts.y.new_empty(size.batch, size.positions), []
-    for first, last in parts.blocks(size.batch * parts.e * size.heads * (size.positions if parts.slow else 1)):
-        if parts.slow:
+    if parts.slow:
+        out = parts.y.new_empty(size.batch, size.positions, size.inputs)
+        for first, last in parts.blocks(size.batch * parts.e * size.heads * size.positions):
             out[..., first:last] = _explicit(parts, first, last, lambda t: t.norm(dim=-1))
-            continue
-        heads = parts.heads(first, last)
-        products.append(pairs(heads))
-        _own(parts, own, heads, first, last, lambda t, rows: t.norm(dim=-1))
-    if not parts.slow:
-        out = lengths(parts.weights, torch.cat(products, -1))
-        out = out if parts.scale is None else out.mul_(parts.scale.abs()[..., None])
-        _put(parts, out, own)
+        return out, _aside(parts, lambda r: r.norm(dim=-1))
+    products, with_residual = [], parts.y.new_empty(size.batch, size.positions)
+    for first, last in parts.blocks(size.batch * parts.e * size.heads):
+        heads = parts.heads(first, last, more=1)
+        rows = _beside(parts, heads[:, -1], first, last)
+        gram = products_of(heads)
+        products.append(pairs(gram[..., :-1, :-1]))
+        if rows is not None and parts.own is not None:
+            columns = parts.own[rows]
+            mine = parts.weights[:, :, rows, columns].transpose(1, 2)
+            with_residual[:, rows] = (mine * gram[:, columns - first, :-1, -1]).sum(-1)
+    out = lengths(parts.weights, torch.cat(products, -1))
+    out = out if parts.scale is None else out.mul_(parts.scale.abs()[..., None])
+    _join(parts, out, with_residual)
     return out, _aside(parts, lambda r: r.norm(dim=-1))
+
+
+def _beside(parts: Parts, room: torch.Tensor, first: int, last: int) -> torch.Tensor | None:
+    """Put residuals into ``room`` [B, m', e], each at its own position; the output positions that are there."""
+    if parts.own is None or parts.residual is None:
+        room.zero_()
+        return None
+    rows = torch.nonzero((parts.own >= first) & (parts.own < last)).flatten()
+    if len(rows) < last - first:
+        room.zero_()
+    room[:, parts.own[rows] - first] = parts.residual[:, rows]
+    return rows
+
+
+def _join(parts: Parts, out: torch.Tensor, products: torch.Tensor) -> None:
+    """‖T + r‖² = ‖T‖² + 2·T·r + ‖r‖² in the column of each position itself; ``products`` [B, n] are T·r unscaled."""
+    if parts.own is None or parts.residual is None:
+        return
+    rows = torch.arange(len(parts.own), device=out.device)
+    products = products if parts.scale is None else products * parts.scale
+    square = out[:, rows, parts.own].square() + 2 * products + parts.residual.square().sum(-1)
+    out[:, rows, parts.own] = square.clamp(min=0).sqrt()
 
 
 def alti(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -32,6 +32,7 @@ from attnflow.capturing.edges.form import (
     Operation,
 )  # fmt: skip
 from attnflow.capturing.edges.steps import Add, Centre, Linear, Scale, Step, View
+from attnflow.capturing.plain import Again
 from attnflow.capturing.session import Call, Projection, Session
 from attnflow.capturing.survey import Site
 
@@ -59,12 +60,16 @@ class Trace(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.paused or self.session.quiet:
             return func(*args, **kwargs)
-        op = Operation(getattr(func, "__name__", ""), func, args, kwargs)
+        name = getattr(func, "__name__", "")
+        got = func(*args, **kwargs) if name == "__get__" else None
+        if name == "__get__" and not isinstance(got, torch.Tensor):
+            return got  # shape, dtype, device: most of what a model asks for
+        op = Operation(name, func, args, kwargs)
         op.nodes = [(t, node) for t in _tensors(args, kwargs) if (node := self._known(t)) is not None]
         live = [(t, node) for t, node in op.nodes if node.form is not None and not node.form.open.closed]
         if live:
             op = self._before(op, live)
-        op.out = func(*args, **kwargs)
+        op.out = func(*args, **kwargs) if got is None else got
         if isinstance(op.out, torch.Tensor):
             self._note(op, op.out)
         elif isinstance(op.out, tuple | list) and op.nodes:
@@ -94,11 +99,13 @@ class Trace(TorchFunctionMode):
     # What capture tells.
 
     def begin(
-        self, call: Call, site: Site, weights: torch.Tensor, values: torch.Tensor, out: torch.Tensor,
+        self, call: Call, site: Site, weights: torch.Tensor | Again, values: torch.Tensor, out: torch.Tensor,
         query: torch.Tensor, kept: torch.Tensor | None = None, past: int = 0, rows: tuple[int, ...] | None = None,
+        mixes: bool = False,
     ) -> None:  # fmt: skip
         """Follow ``out`` [B, n, H, width] = ``weights`` [B, H, n, m] × ``values``, of which there may be some rows."""
         opened = self._open(call, site, query, past)
+        opened.mixes = mixes
         opened.weights, opened.values, opened.out, opened.kept = weights, values, out, kept
         batch, heads = weights.shape[:2]
         n = weights.shape[2] if rows is None else query.shape[-2]
@@ -379,9 +386,9 @@ def full(other: torch.Tensor, t: torch.Tensor) -> bool:
     return other.numel() == t.numel() or (fits(other, t) and other.shape[-2:] == t.shape[-2:])
 
 
-def _diagonal(matrices: list[torch.Tensor | None]) -> torch.Tensor:
+def _diagonal(matrices: list[torch.Tensor | Again | None]) -> torch.Tensor:
     """``[..., n, m]`` along the diagonal: sequences that do not see each other."""
-    given = [m for m in matrices if m is not None]
+    given = [m.rows(0, m.shape[2]) if isinstance(m, Again) else m for m in matrices if m is not None]
     rows, columns = sum(m.shape[-2] for m in given), sum(m.shape[-1] for m in given)
     out = given[0].new_zeros(*given[0].shape[:-2], rows, columns)
     row = column = 0

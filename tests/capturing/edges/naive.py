@@ -7,10 +7,12 @@ a factor, x + attention, perhaps a norm. Everything is written out; nothing is s
 from __future__ import annotations
 
 import copy
+import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,9 @@ from torch import nn
 from torch.nn.functional import normalize
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import AttentionInterface
+
+Entry = tuple[nn.Module, int]
+"""A layer, and how often the run had been in it before."""
 
 
 class NotSeen(Exception):
@@ -37,12 +42,16 @@ class Event:
 
 @dataclass
 class Layer:
-    """T [n, m, e]: the parts before the norm; s [n, e]: x + attention; norm: the module, if it carries the stream."""
+    """T [n, m, e]: the parts before the norm; s [n, e]: x + attention; norm: the module, if it carries the stream.
+
+    merged: the decoder's own positions come first among the inputs, the encoder's after them.
+    """
 
     t: torch.Tensor
     x: torch.Tensor
     s: torch.Tensor
     norm: nn.Module | None
+    merged: bool = False
 
 
 @torch.no_grad()
@@ -65,7 +74,7 @@ def ratios(model: nn.Module, inputs: dict[str, Any]) -> list[np.ndarray]:
 def _edges(layer: Layer, kind: str) -> np.ndarray:
     t, y = layer.t, layer.s
     t = t.clone()
-    if t.shape[0] == t.shape[1]:  # else cross-attention, whose residual is no column
+    if t.shape[0] == t.shape[1] or layer.merged:  # else cross-attention, whose residual is no column
         for i in range(len(t)):
             t[i, i] += layer.x[i]
     if layer.norm is not None:
@@ -102,9 +111,9 @@ def _through(norm: Any, s: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor,
 
 
 @torch.no_grad()
-def value_zeroing(model: nn.Module, inputs: dict[str, Any], layers: list[nn.Module]) -> list[np.ndarray]:
-    """The whole model is run again for each call and input position; ``layers`` are those of the calls, in order."""
-    states: dict[int, torch.Tensor] = {}
+def value_zeroing(model: nn.Module, inputs: dict[str, Any], entries: list[Entry]) -> list[np.ndarray]:
+    """The whole model is run again for each call and input position; ``entries`` are those of the calls, in order."""
+    states: dict[int, list[torch.Tensor]] = {}
     call, column, seen = -1, -1, 0
 
     def attend(
@@ -119,25 +128,31 @@ def value_zeroing(model: nn.Module, inputs: dict[str, Any], layers: list[nn.Modu
         return own_eager(module)(module, query, key, value, attention_mask, *args, **kwargs)
 
     def leave(module: nn.Module, args: Any, out: Any) -> None:
-        states[id(module)] = (out[0] if isinstance(out, tuple) else out).clone()
+        states.setdefault(id(module), []).append((out[0] if isinstance(out, tuple) else out).clone())
 
-    handles = [layer.register_forward_hook(leave) for layer in layers]
+    def run() -> None:
+        states.clear()
+        torch.manual_seed(0)  # some models draw lots at every run
+        model(**copy.deepcopy(inputs))
+
+    handles = [layer.register_forward_hook(leave) for layer in {id(e[0]): e[0] for e in entries}.values()]
     found: list[np.ndarray] = []
     try:
         with eager_is(model, attend):
             sizes: list[int] = []
-            model(**copy.deepcopy(inputs))
+            run()
             first, widths = dict(states), list(sizes)
-            for call, layer in enumerate(layers):
+            for call, (layer, number) in enumerate(entries):
                 rows = []
+                base = first[id(layer)][number]
                 for j in range(widths[call]):
                     seen, column = 0, j
-                    model(**copy.deepcopy(inputs))
-                    a, b = first[id(layer)][0].double(), states[id(layer)][0].double()
+                    run()
+                    a, b = base[0].double(), states[id(layer)][number][0].double()
                     # 1 − cos = ½·|a/|a| − b/|b||², which keeps the digits of small distances.
                     rows.append((normalize(a, dim=-1) - normalize(b, dim=-1)).square().sum(-1) / 2)
                 c = torch.stack(rows, 1)
-                noise = (1e3 * torch.finfo(first[id(layer)].dtype).eps) ** 2
+                noise = (1e3 * torch.finfo(base.dtype).eps) ** 2
                 c[c.max(-1).values < noise] = torch.nan  # a row that no value changes
                 found.append((c / c.sum(-1, keepdim=True)).numpy())
     finally:
@@ -147,10 +162,11 @@ def value_zeroing(model: nn.Module, inputs: dict[str, Any], layers: list[nn.Modu
 
 
 @torch.no_grad()
-def layers_of_calls(model: nn.Module, inputs: dict[str, Any]) -> list[nn.Module]:
+def entries_of_calls(model: nn.Module, inputs: dict[str, Any]) -> list[Entry]:
     """For every call of attention, in order, the layer that it stands in: the nearest that is checkpointed."""
     names = {id(module): name for name, module in model.named_modules()}
-    found: list[nn.Module] = []
+    entered: Counter[int] = Counter()
+    found: list[Entry] = []
 
     def attend(module: Any, *args: Any, **kwargs: Any) -> Any:
         path = names[id(module)].split(".")
@@ -158,10 +174,16 @@ def layers_of_calls(model: nn.Module, inputs: dict[str, Any]) -> list[nn.Module]
         layers = [m for m in above if isinstance(m, GradientCheckpointingLayer)]
         if not layers:
             raise NotSeen("no layer that is checkpointed")
-        found.append(layers[0])
+        found.append((layers[0], entered[id(layers[0])] - 1))
         return own_eager(module)(module, *args, **kwargs)
 
-    with eager_is(model, attend):
+    def enter(module: nn.Module, args: Any) -> None:
+        entered[id(module)] += 1
+
+    with ExitStack() as stack, eager_is(model, attend):
+        for layer in model.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                stack.callback(layer.register_forward_pre_hook(enter).remove)
         model(**copy.deepcopy(inputs))
     if not found:
         raise NotSeen("no call through the interface")
@@ -231,7 +253,8 @@ def _layer(tape: list[Event], at: int, model: nn.Module) -> Layer:
         for parts, sum_ in _variants(t, out, later, model):
             for s in later:
                 if _same(s.x, x + sum_):
-                    return Layer(parts[0], x[0], s.x[0], _carried(s.x, later, tape[stop : stop + 40]))
+                    merged = "merged_attention_mask" in inspect.signature(call.module.forward).parameters
+                    return Layer(parts[0], x[0], s.x[0], _carried(s.x, later, tape[stop : stop + 40]), merged)
     raise NotSeen("x + attention is not seen")
 
 

@@ -10,6 +10,7 @@ import torch
 import transformers as tf
 from torch import nn
 
+from attnflow.capturing import plain
 from attnflow.capturing.capture import capture
 from attnflow.capturing.edges import l1, l2
 from attnflow.errors import CaptureError, SelectionError
@@ -228,5 +229,23 @@ def test_lengths_are_those_of_the_vectors():
     w[0, :, 2] = 0
     w[1, 0, 3, 64:] = 0
     t = torch.einsum("bhij,bhje->bije", w, heads)
-    found = l2.lengths(w, l2.pairs(heads))
+    found = l2.lengths(w, l2.pairs(l2.products_of(heads)))
     assert torch.allclose(found, t.norm(dim=-1), atol=1e-5) and not found[0, 2].any()
+
+
+@pytest.mark.parametrize("edges", ["norm", "alti"])
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "bart"])
+def test_rows_that_are_computed_again(name: str, edges: str, monkeypatch: pytest.MonkeyPatch):
+    """Of a long input only some rows of the weights of all heads are held."""
+    model = tiny.model(name)
+    given = {"input_ids": torch.tensor([tiny.IDS, tiny.IDS[::-1]])}
+    if name == "bart":
+        given["decoder_input_ids"] = torch.tensor([[2, 5, 6]] * 2)
+    wanted = capture(model, inputs=given, edges=edges, mixing=True)
+    monkeypatch.setattr(plain, "HELD", 100)
+    found = capture(model, inputs=given, edges=edges, mixing=True)
+    for one, other in zip(found, wanted, strict=True):
+        for block, same in zip(one.blocks.values(), other.blocks.values(), strict=True):
+            assert np.allclose(block.weights, same.weights, atol=1e-6)
+            assert np.allclose(block.mixing, same.mixing, atol=1e-6)
+        assert one.certificate is not None and max(one.certificate.values()) < 1e-5

@@ -11,7 +11,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from attnflow.capturing.capture import capture
-from attnflow.capturing.edges import replay
+from attnflow.capturing.edges import again, replay
 from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.capturing.edges import naive
@@ -21,8 +21,8 @@ IDS = {"input_ids": torch.tensor([tiny.IDS])}
 BOTH = {**IDS, "decoder_input_ids": torch.tensor([[2, 5, 6]])}
 
 
-def layers_of(model: nn.Module) -> list[nn.Module]:
-    return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+def layers_of(model: nn.Module) -> list[naive.Entry]:
+    return [(m, 0) for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "gemma2", "modernbert", "gpt-oss", "distilbert"])
@@ -111,6 +111,59 @@ def test_a_batch_is_as_one_by_one():
     both = capture(model, inputs=given, edges="value_zeroing")
     one = capture(model, inputs={"input_ids": torch.tensor([[9, 3]])}, edges="value_zeroing")
     assert np.allclose(both[1].weights, one.weights, atol=1e-5)
+
+
+class Shifted(nn.Module):
+    """A part of a layer that looks at the position before, so that later positions cannot be run alone."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1] ** 2
+
+
+def starts_of(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[list[int]], list[bool]]:
+    """Value zeroing of a model, where each layer began, and whether its projection was spared."""
+    starts: list[list[int]] = []
+    spared: list[bool] = []
+    before = again.Replay._starts
+
+    def noted(self: Any, output: torch.Tensor) -> list[int]:
+        found = before(self, output)
+        starts.append(found)
+        spared.append(self.projection is not None)
+        return found
+
+    monkeypatch.setattr(again.Replay, "_starts", noted)
+    return capture(model, inputs=IDS, edges="value_zeroing"), starts, spared
+
+
+def test_what_is_spared(monkeypatch: pytest.MonkeyPatch):
+    """Causal layers run the positions that change, others all; the projection is not run where it can be told."""
+    got, starts, spared = starts_of(tiny.model("llama"), monkeypatch)
+    assert len(starts) == 2 and all(len(s) > 2 for s in starts) and all(spared)
+    got, starts, spared = starts_of(tiny.model("bert"), monkeypatch)
+    assert starts == [[0], [0]] and all(spared)
+    assert got.only.weights[0].shape == (len(tiny.IDS),) * 2
+
+
+def test_positions_that_cannot_be_run_alone(monkeypatch: pytest.MonkeyPatch):
+    model = tiny.model("llama")
+    model.model.layers[0].mlp = Shifted(model.model.layers[0].mlp)
+    got, starts, _ = starts_of(model, monkeypatch)
+    assert starts[0] == [0] and len(starts[1]) > 2
+    assert np.allclose(got.weights, naive.value_zeroing(model, IDS, layers_of(model)), atol=2e-5)
+
+
+def test_a_projection_that_does_more_is_run(monkeypatch: pytest.MonkeyPatch):
+    model = tiny.model("bert")
+    handle = model.encoder.layer[0].attention.output.dense.register_forward_hook(lambda m, args, out: out.square())
+    got, _, spared = starts_of(model, monkeypatch)
+    assert spared == [False, True]
+    assert np.allclose(got.weights, naive.value_zeroing(model, IDS, layers_of(model)), atol=2e-5)
+    handle.remove()
 
 
 def test_causal_and_finite():
