@@ -74,7 +74,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=None, help="only the first so many")
     parser.add_argument("--work", default="", help="directory for rows; a run goes on from those it finds")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="two types, nothing written")
+    given = parser.parse_args()
+    if given.quick:
+        given.types, given.work, given.workers = "bert,gpt2", tempfile.mkdtemp(), 1
+    return given
 
 
 def known(cache: Path) -> dict[str, Row]:

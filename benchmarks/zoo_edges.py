@@ -16,6 +16,7 @@ import argparse
 import os
 import re
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -66,11 +67,11 @@ def warm() -> None:
     import torch
 
     from attnflow.capturing.edges.l1 import distances
-    from attnflow.capturing.edges.l2 import lengths, pairs
+    from attnflow.capturing.edges.l2 import lengths, pairs, products_of
 
     for one in (torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.float64)):
         distances(one, one, None, one[0])
-        lengths(one, pairs(one))
+        lengths(one, pairs(products_of(one)))
 
 
 def table_of(rows: dict[str, Row]) -> pd.DataFrame:
@@ -202,11 +203,16 @@ def main() -> int:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--work", type=Path)
     parser.add_argument("--types", default="")
     parser.add_argument("--again", default="", help="a regular expression for rows that are made again")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="two types, nothing written")
     options = parser.parse_args()
+    if options.quick:
+        options.types, options.work = "bert,gpt2", Path(tempfile.mkdtemp())
+    if options.work is None:
+        parser.error("--work is needed: rows are kept there")
     sys.path.insert(0, str(zoo.HERE.parent))
     every = list(dict.fromkeys(CONFIG_MAPPING_NAMES))
     chosen = options.types.split(",") if options.types else every

@@ -12,6 +12,8 @@ FOUR_STAGES: Layers = {"stage0": (0, 1), "stage1": (2, 3), "stage2": (4, 5), "st
 TOWERS: Layers = {"vision": (0, 1), "text": (0, 1)}
 POOLED: Layers = {"vision": (0, 1), "vision.2": (0,), "text": (0, 1)}
 
+PERCEIVER: Layers = {"encoder.cross": (0,), "encoder": (0, 1), "decoder.cross": (0,)}
+
 
 @dataclass(frozen=True)
 class Family:
@@ -58,6 +60,7 @@ FAMILIES = (
     _text("granite_swa", "weights are scaled after the softmax"),
     Family("gpt_oss", "learned sinks", layers=TWO, sink=True),
     _text("albert", "one module for all layers"),
+    Family("qwen2_5_omni_dit", "looks kernels up and has no eager function", layers=TWO, compared=0),
     _text("decision_transformer", "states, actions and rewards"),
     # A softmax of the file's own.
     _text("bloom", "ALiBi", "tap"),
@@ -104,6 +107,10 @@ FAMILIES = (
     Family("siglip", "two towers and a pooling head", "interface+tap", POOLED, compared=4),
     Family("llava", "picture inside the text", layers=TOWERS),
     Family("paligemma", "picture before the text, which sees all of it", layers=TOWERS),
+    Family("voxtral_realtime", "sound added to the text", layers={"audio": (0, 1), "text": (0, 1)}),
+    # Part of the keys comes from elsewhere.
+    _text("gemma4_assistant", "keys and values of another model"),
+    Family("perceiver", "ids by a name of its own", "tap", PERCEIVER, compared=4),
     # Layers without attention between those with it.
     Family("jamba", "state-space layers between", layers={"self": (1,)}, compared=1),
     Family("qwen3_next", "linear attention between", layers={"self": (1,)}, compared=1),

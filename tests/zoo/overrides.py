@@ -30,6 +30,9 @@ START: Table = {
     "dab-detr": _LAST_STAGE,
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 4, "clip_qkv": 8}, "d_model": 2048},
     "deepseek_ocr2_text": _EXPERTS | {"moe_intermediate_size": 1408, "mlp_layer_types": ["dense"] + ["sparse"] * 11},
+    "deepseek_ocr2_vision": {
+        "encoder_config": {"hidden_size": 896, "num_attention_heads": 14, "num_key_value_heads": 2}
+    },
     "deepseek_v2": _EXPERTS | {"moe_intermediate_size": 1408},
     "deformable_detr": _NO_TIMM | {"backbone_config": _RESNET | {"out_features": ["stage2", "stage3", "stage4"]}},
     "detr": _LAST_STAGE,
@@ -102,6 +105,7 @@ START: Table = {
     "time_series_transformer": {"prediction_length": 8, "context_length": 16},
     "tvp": _LAST_STAGE | {"max_img_size": 64, "visual_prompt_size": 8, "num_frames": 2},
     "unlimited_ocr_vision": {"hidden_size": 1024},
+    "upernet": {"backbone_config": {"model_type": "swin", "out_features": ["stage1", "stage2", "stage3", "stage4"]}},
     "vitmatte": {
         "backbone_config": {"model_type": "vitdet", "hidden_size": 384, "num_channels": 4, "num_attention_heads": 6}
     },
@@ -114,6 +118,7 @@ FIXED: Table = {
     "bamba": {"num_hidden_layers": 3, "attn_layer_indices": [1]},
     "blt": {"encoder_hash_byte_group_vocab": 500},
     "chameleon": {"vocabulary_map": {"<image>": 150} | {f"IMGIMG{'ABCDEFGH'[i]}Z": 100 + i for i in range(8)}},
+    "chameleon_vqgan": {"num_embeddings": 8},
     "cvt": {"depth": [1, 2, 3]},
     "depth_pro": {
         "patch_size": 32,
@@ -167,7 +172,17 @@ FIXED: Table = {
         "global_attention_blocks": [4],
     },
     "sam2_prompt_encoder": {"image_size": 64, "patch_size": 16},
+    "sam2_video": {"image_size": 64, "memory_attention_rope_feat_sizes": [4, 4]},
+    "sam2_video_prompt_encoder": {"image_size": 64, "patch_size": 16},
     "sam2_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
+    "sam3_lite_text_text_model": {"num_hidden_layers": 4},
+    "sam3_tracker_video": {
+        "image_size": 56,
+        "memory_encoder_output_channels": 64,
+        "memory_attention_rope_feat_sizes": [4, 4],
+    },
+    "sam3_video": {"low_res_mask_size": 16},
+    "sam3_vision_model": {"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
     "seggpt": {
         "image_size": [128, 64],
         "merge_index": 0,
@@ -186,19 +201,25 @@ FIXED: Table = {
 SIZE: dict[str, tuple[int, ...]] = {
     "align": (1, 0),
     "align_vision_model": (1, 0),
+    "chameleon": (4, 0),
     "efficientnet": (1, 0),
     "emu3": (4, 0),
     "janus_vqgan": (2, 0),
     "pp_lcnet": (1, 0),
     "pp_lcnet_v3": (1, 0),
+    "pp_ocrv6_small_rec": (1, 0),
 }
 """The one scale to use, where the usual ones do not fit."""
 
 CLASS: dict[str, str] = {
     "bark": "BarkModel",
+    "deepseek_ocr2_encoder": "deepseek_ocr2.modeling_deepseek_ocr2.DeepseekOcr2VisionEncoder",
     "musicgen": "MusicgenForConditionalGeneration",
     "musicgen_melody": "MusicgenMelodyForConditionalGeneration",
     "perceiver": "PerceiverForMaskedLM",
+    "pp_ocrv5_mobile_rec": "PPOCRV5MobileRecForTextRecognition",
+    "pp_ocrv5_server_rec": "PPOCRV5ServerRecForTextRecognition",
+    "pp_ocrv6_small_rec": "PPOCRV6SmallRecForTextRecognition",
     "qwen2_5_omni": "Qwen2_5OmniForConditionalGeneration",
     "qwen3_omni_moe": "Qwen3OmniMoeForConditionalGeneration",
 }
