@@ -120,16 +120,18 @@ def ms(seconds: float) -> str:
 def networks(quick: bool) -> dict[tuple[str, int], np.ndarray]:
     have = available()
     sizes = {"minilm": (10, 20, 32, 64, 128), "mpnet": (10, 32, 64, 128), "smollm2": (10, 32, 64)}
+    if quick:
+        return {("local, 6 layers", 10): synthetic("local", 10, 6)}
     out = {}
     for name, ns in sizes.items():
         if not have[name]:
             print(f"{name} is left out: its package is not installed")
             continue
-        for n in ns[:3] if quick else ns:
+        for n in ns:
             out[name, n] = real(name, n)
     for kind in ("random", "local", "causal"):
         for layers in (6, 12):
-            for n in (10, 32) if quick else (10, 32, 64):
+            for n in (10, 32, 64):
                 out[f"{kind}, {layers} layers", n] = synthetic(kind, n, layers)
     return out
 
@@ -137,7 +139,7 @@ def networks(quick: bool) -> dict[tuple[str, int], np.ndarray]:
 def whole_layer(found: dict[tuple[str, int], np.ndarray], quick: bool) -> tuple[list[list[str]], list[list[str]], dict]:
     """All pairs of the top layer, and of all layers, against igraph and OR-tools; others where n is small."""
     r = np.random.default_rng(0)
-    budget = 0.3 if quick else 1.2
+    budget = 0.05 if quick else 1.2
     rows, every, slowest = [], [], {}
     for (name, n), stack in found.items():
         top = len(stack)
@@ -163,7 +165,7 @@ def whole_layer(found: dict[tuple[str, int], np.ndarray], quick: bool) -> tuple[
     return rows, every, slowest
 
 
-def other_rivals(found: dict[tuple[str, int], np.ndarray], quick: bool) -> list[list[str]]:
+def other_rivals(found: dict[tuple[str, int], np.ndarray]) -> list[list[str]]:
     r = np.random.default_rng(1)
     rows = []
     for key in (("minilm", 10), ("minilm", 32)):
@@ -175,18 +177,18 @@ def other_rivals(found: dict[tuple[str, int], np.ndarray], quick: bool) -> list[
         pairs = [(top, int(i), int(j)) for i, j in r.integers(0, n, (60, 2))]
         mine = ours(lambda s=stack, t=top: solve(s, [t]))
         for name in RIVALS[2:]:
-            taken = rival(name, stack, pairs, scores, 1.0 if quick else 8.0) * n * n
+            taken = rival(name, stack, pairs, scores, 8.0) * n * n
             rows.append([key[0], n, name, f"≈ {ms(taken)}", f"{taken / mine:.3g}"])
             print(*rows[-1], sep=" | ", flush=True)
     return rows
 
 
-def one_row(quick: bool) -> tuple[list[list[str]], str]:
+def one_row() -> tuple[list[list[str]], str]:
     """One output at the top, all inputs; the growth with n."""
     rows, exponents = [], []
     r = np.random.default_rng(2)
     for kind in ("local", "causal"):
-        sizes = [64, 128, 256] if quick else [64, 128, 256, 512, 1024]
+        sizes = [64, 128, 256, 512, 1024]
         times = []
         for n in sizes:
             stack = synthetic(kind, n, 12)
@@ -219,7 +221,7 @@ def growth(found: dict[tuple[str, int], np.ndarray]) -> str:
     return "Growth of the whole top layer, one thread: " + ", ".join(parts) + "."
 
 
-def forward_passes(quick: bool) -> list[list[str]]:
+def forward_passes() -> list[list[str]]:
     """Flow against the forward pass that it explains: a BERT-base-shaped model, as torch runs it."""
     import torch
     from transformers import BertConfig, BertModel
@@ -234,7 +236,7 @@ def forward_passes(quick: bool) -> list[list[str]]:
             ids = torch.randint(1000, 20000, (1, n))
             forward = ours(lambda i=ids: model(i), 5.0)
             kinds = ["mpnet"] * available()["mpnet"] + ["local", "random", "causal"]
-            for kind in kinds[:2] if quick else kinds:
+            for kind in kinds:
                 stack = real(kind, n) if kind == "mpnet" else synthetic(kind, n, 12)
                 taken = ours(lambda s=stack, m=n: solve(s, [12], [m - 1]) if m == 512 else solve(s), 5.0)
                 rows.append([what, kind, ms(taken), ms(forward), f"{taken / forward:.2f}", limit])
@@ -272,15 +274,18 @@ def memory() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, less time for each figure")
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes, nothing written")
     quick = parser.parse_args().quick
     solve(np.full((3, 2, 2), 0.5))  # load the kernel
     found = networks(quick)
     rows, every, ratios = whole_layer(found, quick)
-    others = other_rivals(found, quick)
-    single, row_growth = one_row(quick)
-    passes = forward_passes(quick)
-    mib = None if quick else memory()
+    if quick:
+        print("--quick: one network, and no page.")
+        return
+    others = other_rivals(found)
+    single, row_growth = one_row()
+    passes = forward_passes()
+    mib = memory()
     missed = [f"{name} n={n}: {ratios[name, n]:.3g}× (target {TARGETS.get((name, n), 1)})"
               for name, n in ratios if ratios[name, n] < TARGETS.get((name, n), 1)]  # fmt: skip
     missed += [f"{r[0]}, {r[1]}: {r[4]} forward passes (limit {r[5]})" for r in passes if float(r[4]) > r[5]]
@@ -301,13 +306,12 @@ def main() -> None:
         growth(found),
         "Against the forward pass of a BERT-base-shaped model in the same run:\n\n"
         + markdown(["flow", "network", "flow takes", "forward pass", "passes", "limit"], passes),
-        "" if mib is None else f"One row at n = 1024, L = 12 needs {mib:.0f} MiB above the capacities (limit 1024).",
+        f"One row at n = 1024, L = 12 needs {mib:.0f} MiB above the capacities (limit 1024).",
         "Top layer:",
     ])  # fmt: skip
     head = ["network", "n", "layers", "attnflow", "one thread", "no bounds", "igraph", "OR-tools", "ratio",
             "ratio, no bounds", "target"]  # fmt: skip
-    name = "flow_quick" if quick else "flow"
-    write(name, "Attention flow: time", head, rows, text, "python benchmarks/flow.py" + (" --quick" if quick else ""))
+    write("flow", "Attention flow: time", head, rows, text, "python benchmarks/flow.py")
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ def parts(quick: bool) -> Iterator[tuple[str, Callable[[Tally], None]]]:
                 check(f"real: {name}", real(name, n), np.random.default_rng(n), tally)
 
     def large(tally: Tally) -> None:
-        for size in LARGE[:1] if quick else LARGE:
+        for size in LARGE:
             for name, stack in instances(np.random.default_rng(size[1]), *size):
                 if name in KINDS:
                     check(name, stack, np.random.default_rng(0), tally)
@@ -171,30 +171,33 @@ def parts(quick: bool) -> Iterator[tuple[str, Callable[[Tally], None]]]:
             if name in DEEP:
                 check(f"{name}, deep", np.ascontiguousarray(stack), r, tally)
 
-    def small(first: int, tally: Tally) -> None:
-        for seed in range(first, first + 10):
+    def small(first: int, tally: Tally, count: int = 10) -> None:
+        for seed in range(first, first + count):
             r = np.random.default_rng(seed)
             for name, stack in instances(r, *shape(r)):
                 check(name, np.ascontiguousarray(stack), r, tally)
 
+    if quick:
+        yield "small", lambda tally: small(0, tally, 2)
+        return
     yield "models", of_models
     yield "large", large
-    for seed in range(2 if quick else 12):
+    for seed in range(12):
         yield f"deep {seed}", lambda tally, seed=seed: deep(seed, tally)
-    for first in range(0, 10 if quick else 390, 10):
+    for first in range(0, 390, 10):
         yield f"small {first}", lambda tally, first=first: small(first, tally)
-    if available()["smollm2"] and not quick:
+    if available()["smollm2"]:
         yield "row of 512", lambda tally: long_row(512, 4, tally)
         yield "row of 1024", lambda tally: long_row(1024, 2, tally)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the networks")
+    parser.add_argument("--quick", action="store_true", help="two seeds of small networks, nothing written")
     parser.add_argument("--work", type=Path, help="where parts that are done are kept")
     options = parser.parse_args()
     quick = options.quick
-    work = options.work or Path(tempfile.gettempdir()) / f"attnflow-flow-exact{'-quick' if quick else ''}"
+    work = options.work or Path(tempfile.mkdtemp() if quick else tempfile.gettempdir()) / "attnflow-flow-exact"
     work.mkdir(parents=True, exist_ok=True)
     tally = Tally()
     for name, part in parts(quick):
@@ -221,9 +224,8 @@ def main() -> None:
         + "."
     )
     rows = [[name, count] for name, count in tally.families.most_common()]
-    command = "python benchmarks/flow_exact.py" + (" --quick" if quick else "")
-    name = "flow_exact_quick" if quick else "flow_exact"
-    write(name, "Attention flow: exactness", ["family", "networks"], rows, text, command)
+    head = ["family", "networks"]
+    write("flow_exact", "Attention flow: exactness", head, rows, text, "python benchmarks/flow_exact.py")
 
 
 if __name__ == "__main__":

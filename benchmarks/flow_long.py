@@ -84,7 +84,7 @@ def passes(n: int, whole: bool) -> dict[str, float]:
     return {"forward": forward, "capture": captured, "flow": taken, "width": width, "GiB": peak}
 
 
-def local() -> dict[str, float]:
+def local(n: int = 512, seconds: float = 4.0) -> dict[str, float]:
     """One row of synthetic local attention against a BERT-base shape."""
     import torch
     from flow import ours
@@ -93,11 +93,11 @@ def local() -> dict[str, float]:
     from attnflow.scoring.flow.solver import solve
 
     torch.set_num_threads(2)
-    model, stack = BertModel(BertConfig()).eval(), synthetic("local", 512, 12)
+    model, stack = BertModel(BertConfig()).eval(), synthetic("local", n, 12)
     with torch.no_grad():
-        ids = torch.randint(1000, 20000, (1, 512))
-        forward = ours(lambda: model(ids), 4.0)
-    return {"forward": forward, "flow": ours(lambda: solve(stack, [12], [511], threads=2), 4.0)}
+        ids = torch.randint(1000, 20000, (1, n))
+        forward = ours(lambda: model(ids), seconds)
+    return {"forward": forward, "flow": ours(lambda: solve(stack, [12], [n - 1], threads=2), seconds)}
 
 
 def reads(name: str, n: int) -> dict[str, float]:
@@ -179,7 +179,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", nargs="*", help="only these parts, and no page")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "attnflow-flow-long")
+    parser.add_argument("--quick", action="store_true", help="one short part, nothing written")
     options = parser.parse_args()
+    if options.quick:
+        print("local", local(n=32, seconds=0.1))
+        return
     options.work.mkdir(parents=True, exist_ok=True)
     done = {}
     for part in options.part or parts():

@@ -52,7 +52,7 @@ def computed(monkeypatch):
             seen.append(_method.name)
             return _method.function(*args, position=position, **options)
 
-        monkeypatch.setitem(registry._REGISTRY, name, replace(method, function=spy))
+        monkeypatch.setitem(registry._REGISTRY, name, replace(method, code=spy))
     return seen
 
 

@@ -63,10 +63,10 @@ class Capacities:
             total += self.block(step, start, stop).sum(0)
         return total
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """The rows in parts of a size that the processor's cache holds."""
-        rows = max(1, BLOCK // self.n)
-        return [(start, min(start + rows, self.n)) for start in range(0, self.n, rows)]
+    def blocks(self, count: int | None = None) -> list[tuple[int, int]]:
+        """All rows, or ``count`` of them, in parts of a size that the processor's cache holds."""
+        rows, count = max(1, BLOCK // self.n), self.n if count is None else count
+        return [(start, min(start + rows, count)) for start in range(0, count, rows)]
 
     def is_causal(self) -> bool:
         """Whether no node has an edge to a later one."""
@@ -86,8 +86,12 @@ class Capacities:
 
     def window(self, start: int, stop: int) -> Capacities:
         """The network of the nodes ``start … stop`` alone."""
-        parts = [self.block(s, start, stop)[:, start:stop] for s in range(self.steps)]
-        return self.replaced(np.stack(parts))
+        size = stop - start
+        cap = np.empty((self.steps, size, size), np.int64)
+        for step, rows in enumerate(cap):
+            for a, b in self.blocks(size):
+                rows[a:b] = self.block(step, start + a, start + b)[:, start:stop]
+        return self.replaced(cap)
 
     def reversed(self) -> Capacities:
         """The network turned upside down: its flow from *j* to *t* is this one's from *t* to *j*."""

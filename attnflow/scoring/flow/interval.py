@@ -24,8 +24,9 @@ from attnflow.scoring.flow.solver import THIN, Solution, capacities, solve
 from attnflow.scoring.flow.thin import Thin
 from attnflow.scoring.network import F64
 
-_NEAR = 384  # tokens of a window up to which a search in full is as quick as one in a thinned network
-_KEEP = (8, 32)  # edges of each row in a thinned network: at first, and where these are too few
+# Thinned networks: edges of each row, and tokens of a window up to which a search in full is as quick. More edges make
+# the search itself quicker, because fewer flows have to be taken back.
+_THIN = ((24, 128), (96, 1024))
 
 
 def bracket(
@@ -70,9 +71,9 @@ def _narrowed(
     laid = relayed(caps, rows, causal, threads)
     lower, share, by_thin = laid.lower.copy(), 0.0, np.zeros(laid.lower.shape, bool)
     for a, t in enumerate(rows):
-        for keep in _KEEP:
+        for keep, near in _THIN:
             far = np.flatnonzero(laid.upper[a] - lower[a] > most)
-            far = far[t - far >= _NEAR] if causal else far[far != t] if caps.n > _NEAR else far[:0]
+            far = far[t - far >= near] if causal else far[far != t] if caps.n > near else far[:0]
             if not len(far):
                 break
             thin = Thin(caps, t, far, causal, keep)

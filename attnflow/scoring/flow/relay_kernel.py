@@ -297,6 +297,30 @@ def _hub_to_hub(n, t, j, lo, hi, goal, mid, into, up, down, held, wanting, spent
 
 
 @inner
+def _hand(n, first, last, k, t, j, most, caps, room, lines, tier, into, out, held, reads):
+    """At most ``most`` goes between k and other tokens, over k's line of ``caps``; whoever takes it in is noted.
+
+    ``out``: from k to the others; otherwise from the others to k.
+    """
+    row, left = k * n, most
+    for r in range(first, last):
+        if left == 0:
+            break
+        y = min(left, caps[row + r])
+        if COUNTING:
+            reads[HOPS] += U1
+        if y == 0 or r == j or r == k or r == t:
+            continue
+        a = min(y, room[r])
+        room[r] -= a
+        if y > a and held[tier] > 0:
+            a += _draw(lines, r, n, held, tier, y - a)
+        left -= a
+        into[r if out else k] += a
+    return most - left
+
+
+@inner
 def _over_spread(n, causal, t, j, lo, hi, goal, high, supply, demand, into, up, down, held, reads):
     """What tokens hold already goes one hop further in the block where t spreads, then straight down.
 
@@ -312,24 +336,10 @@ def _over_spread(n, causal, t, j, lo, hi, goal, high, supply, demand, into, up, 
         offer = supply[k] + _could_near(up, k, n, held, U0)
         if offer == 0:
             continue
-        row = k * n
-        y = min(min(offer, high[row + j]), _staying(held, U3))
+        y = min(min(offer, high[k * n + j]), _staying(held, U3))
         _stay(held, U3, y)
         left = offer - y
-        for r in range(lo, k if causal else hi):
-            if left == 0:
-                break
-            y = min(left, high[row + r])
-            if COUNTING:
-                reads[HOPS] += U1
-            if y == 0 or r == j or r == k or r == t:
-                continue
-            a = min(y, demand[r])
-            demand[r] -= a
-            if y > a and held[U3] > 0:
-                a += _draw(down, r, n, held, U3, y - a)
-            left -= a
-            into[r] += a
+        left -= _hand(n, lo, k if causal else hi, k, t, j, left, high, demand, down, U3, into, True, held, reads)
         sent = offer - left
         own = min(sent, supply[k])
         supply[k] -= own
@@ -350,25 +360,11 @@ def _over_gather(n, causal, t, j, lo, hi, goal, l3, supply, demand, into, up, do
         want = demand[q] + _could_near(down, q, n, held, U3)
         if want == 0:
             continue
-        row = q * n
-        y = min(min(want, l3[row + t]), _staying(held, U0))
+        y = min(min(want, l3[q * n + t]), _staying(held, U0))
         _stay(held, U0, y)
         into[q] += y
         left = want - y
-        for r in range(q + U1 if causal else lo, hi):
-            if left == 0:
-                break
-            y = min(left, l3[row + r])
-            if COUNTING:
-                reads[HOPS] += U1
-            if y == 0 or r == j or r == q or r == t:
-                continue
-            a = min(y, supply[r])
-            supply[r] -= a
-            if y > a and held[U0] > 0:
-                a += _draw(up, r, n, held, U0, y - a)
-            left -= a
-            into[q] += a
+        left -= _hand(n, q + U1 if causal else lo, hi, q, t, j, left, l3, supply, up, U0, into, False, held, reads)
         sent = want - left
         own = min(sent, demand[q])
         demand[q] -= own

@@ -46,8 +46,14 @@ def finish(caps: Capacities, rows: Sequence[int], bounds: Bounds, causal: bool, 
     proofs: Codes = np.full(units.shape, RELAY, np.int8)
     left = bounds.lower < bounds.upper
     whole = causal and len(rows) == caps.n
-    for at, sinks, (start, stop) in _by_sink(left) if whole else _by_row(left, rows, causal):
-        net = caps.window(start, stop) if stop - start < caps.n else caps
+    held, first = caps, 0  # the last window, from which narrower ones are cut: to round capacities again takes longer
+    jobs = list(_by_sink(left) if whole else _by_row(left, rows, causal))
+    for at, sinks, (start, stop) in reversed(jobs):
+        if not first <= start < stop <= first + held.n:
+            held, first = caps, 0
+        if stop - start < held.n:
+            held, first = held.window(start - first, stop - first), start
+        net = held
         if whole:
             known = np.zeros((len(sinks), stop - start), np.int64)
             known[:, at - start] = np.where(left[np.ix_(at, sinks)].T, -1, 0)

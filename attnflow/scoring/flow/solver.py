@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import SelectionError
+from attnflow.numbers import at_least
 from attnflow.reprs import one_line
 from attnflow.scoring.flow.integers import (
     Capacities,
@@ -138,9 +139,7 @@ def _checked(given: Sequence[int] | None, allowed: range, what: str) -> tuple[in
 def _threads(threads: int | None) -> int:
     if threads is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if threads < 1:
-        raise SelectionError(f"threads={threads}, but at least one is needed.")
-    return threads
+    return at_least(threads, 1, "threads")
 
 
 def _few(caps: Capacities, rows: Sequence[int], bounds: bool, explicit: bool, threads: int) -> Found:

@@ -18,18 +18,20 @@ from attnflow.scoring.flow.integers import Capacities, Ints
 from attnflow.scoring.flow.room import check_room
 
 Places = npt.NDArray[np.int64]
+Small = npt.NDArray[np.int32]
 BITS = 29  # what scipy's 32-bit capacities hold
-_ENDS = 4  # steps at each end that are kept
-_BETWEEN = 8  # and between them
+_MOST = np.iinfo(np.int32).max
+_ENDS = 3  # steps at each end that are kept
+_BETWEEN = 4  # and between them
 _HEAVY = 4  # tokens next to each end whose rows or columns are kept whole
 
 
 class Edges(NamedTuple):
     """Edges of one step: from token ``row`` to token ``column``."""
 
-    row: Places
-    column: Places
-    units: Ints
+    row: Small
+    column: Small
+    units: Small
 
 
 class Thin:
@@ -44,14 +46,15 @@ class Thin:
         steps = caps.steps
         between = np.linspace(_ENDS, steps - _ENDS - 1, _BETWEEN).round().astype(int)
         self.kept = sorted({*range(_ENDS), *between.tolist(), *range(steps - _ENDS, steps)} & set(range(steps)))
-        held = 24 * keep + 8 * (len(sinks) * (1 + _HEAVY) + 1 + _HEAVY)  # bytes per token and step
+        held = 12 * keep + 4 * (len(sinks) * (1 + _HEAVY) + 1 + _HEAVY)  # bytes per token and step
         check_room(held * self.n * len(self.kept), f"a thinned network of {self.n:,} tokens for {len(sinks)} inputs")
-        self.own = np.zeros((steps, self.n), np.int64)
+        self.tokens = np.arange(self.n, dtype=np.int32)
+        self.own = np.zeros((steps, self.n), np.int32)
         self.heavy_rows = self._heaviest(caps.block(steps - 1, t, t + 1)[0, : self.n])
         self.heavy_columns: dict[int, Places] = {}
         wanted = self._wanted(sinks)
-        self.columns = {int(q): np.zeros((len(self.kept), self.n), np.int64) for q in wanted}
-        self.rows = {int(k): np.zeros((len(self.kept), self.n), np.int64) for k in (t, *self.heavy_rows)}
+        self.columns = {int(q): np.zeros((len(self.kept), self.n), np.int32) for q in wanted}
+        self.rows = {int(k): np.zeros((len(self.kept), self.n), np.int32) for k in (t, *self.heavy_rows)}
         self.edges = [self._read(step, keep) for step in range(steps)]
 
     @property
@@ -77,6 +80,12 @@ class Thin:
             self.heavy_columns[sink] = self._heaviest(into)
         return {int(q) for sink, heavy in self.heavy_columns.items() for q in (sink, *heavy)}
 
+    def _small(self, units: Ints) -> Small:
+        """Units of the network as units of 2⁻²⁹, rounded down."""
+        shift = self.caps.bits - BITS
+        small: Small = np.minimum(units >> shift if shift >= 0 else units << -shift, _MOST).astype(np.int32)
+        return small
+
     def _read(self, step: int, keep: int) -> Edges:
         """The largest edges of each row of one step; whole rows and columns and the tokens' own edges are put aside."""
         n = self.n
@@ -87,8 +96,8 @@ class Thin:
             stop = min(stop, n)
             if start >= stop:
                 break
-            rows = self.caps.block(step, start, stop, stop if self.causal else None)[:, :n].copy()
-            places = np.arange(start, stop)
+            rows = self._small(self.caps.block(step, start, stop, stop if self.causal else None)[:, :n])
+            places = self.tokens[start:stop]
             self.own[step, start:stop] = rows[places - start, places]
             if at is None:
                 continue
@@ -100,8 +109,11 @@ class Thin:
             rows[places - start, places] = 0
             few = min(keep, rows.shape[1])
             best = np.argpartition(-rows, few - 1, axis=1)[:, :few]
-            found.append(Edges(np.repeat(places, few), best.ravel(), np.take_along_axis(rows, best, 1).ravel()))
-        nothing = np.zeros(0, np.int64)
+            units = np.take_along_axis(rows, best, 1).ravel()
+            used = units > 0
+            heads, tails = np.repeat(places, few), best.ravel().astype(np.int32)
+            found.append(Edges(heads[used], tails[used], units[used]))
+        nothing = np.zeros(0, np.int32)
         return Edges._make(np.concatenate([nothing, *(part[i] for part in found)]) for i in range(3))
 
     def lower(self, sink: int) -> int:
@@ -109,38 +121,31 @@ class Thin:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import maximum_flow
 
-        low = sink if self.causal else 0
-        size, shift = self.n - low, self.caps.bits - BITS
-        above: list[Places] = []
-        below: list[Places] = []
-        units: list[Ints] = []
-        height, chain = 0, np.full(self.n, np.iinfo(np.int64).max)
+        low, shift = sink if self.causal else 0, self.caps.bits - BITS
+        size, height, chain = self.n - low, 0, np.full(self.n, _MOST, np.int32)
+        parts: list[Edges] = []
         for step in range(self.caps.steps):
             if step not in self.kept:
                 chain = np.minimum(chain, self.own[step])
                 if step + 1 in self.kept:  # one edge for all steps in which everything stays
-                    self._add(above, below, units, height, self._stays(chain), low)
-                    height, chain = height + 1, np.full(self.n, np.iinfo(np.int64).max)
+                    parts.append(self._placed(self._stays(chain), height, low))
+                    height, chain = height + 1, np.full(self.n, _MOST, np.int32)
                 continue
-            for edges in (self._stays(self.own[step]), *self._hops(step, sink)):
-                self._add(above, below, units, height, edges, low)
+            all_edges = (self._stays(self.own[step]), *self._hops(step, sink))
+            parts += [self._placed(edges, height, low) for edges in all_edges]
             height += 1
-        heads, tails = (np.concatenate(x) for x in (above, below))
-        whole = np.concatenate(units)
-        capacity = np.minimum(whole >> shift if shift >= 0 else whole << -shift, 2**31 - 1).astype(np.int32)
-        used = capacity > 0
+        heads, tails, units = map(np.concatenate, zip(*parts, strict=True))
         nodes = (height + 1) * size
-        graph = csr_array((capacity[used], (heads[used], tails[used])), shape=(nodes, nodes))
+        graph = csr_array((units, (heads, tails)), shape=(nodes, nodes))
         value = int(maximum_flow(graph, height * size + self.t - low, sink - low).flow_value)
         return value << shift if shift >= 0 else value >> -shift
 
-    def _stays(self, units: Ints) -> Edges:
-        tokens = np.arange(self.n)
-        return Edges(tokens, tokens, units)
+    def _stays(self, units: Small) -> Edges:
+        return Edges(self.tokens, self.tokens, units)
 
     def _hops(self, step: int, sink: int) -> list[Edges]:
         """The edges between tokens of one step that count for one input, each once."""
-        at, tokens = self.kept.index(step), np.arange(self.n)
+        at, tokens = self.kept.index(step), self.tokens
         columns = [sink, *self.heavy_columns[sink].tolist()]
         whole_row, whole_column = np.zeros((2, self.n), bool)
         whole_row[list(self.rows)], whole_column[columns] = True, True
@@ -149,17 +154,15 @@ class Thin:
         found = [Edges(few.row[free], few.column[free], few.units[free])]
         for k, rows in self.rows.items():
             others = tokens != k
-            found.append(Edges(np.full(others.sum(), k), tokens[others], rows[at][others]))
+            found.append(Edges(np.full(others.sum(), k, np.int32), tokens[others], rows[at][others]))
         for q in dict.fromkeys(columns):
             others = ~whole_row & (tokens != q)
-            found.append(Edges(tokens[others], np.full(others.sum(), q), self.columns[q][at][others]))
+            found.append(Edges(tokens[others], np.full(others.sum(), q, np.int32), self.columns[q][at][others]))
         return found
 
-    def _add(
-        self, above: list[Places], below: list[Places], units: list[Ints], height: int, edges: Edges, low: int
-    ) -> None:
+    def _placed(self, edges: Edges, height: int, low: int) -> Edges:
+        """The edges between the nodes of two heights, numbered in the network of the tokens from ``low`` on."""
         size = self.n - low
         inside = (edges.row >= low) & (edges.column >= low) & (edges.units > 0)
-        above.append((height + 1) * size + edges.row[inside] - low)
-        below.append(height * size + edges.column[inside] - low)
-        units.append(edges.units[inside])
+        above, below = (height + 1) * size - low, height * size - low
+        return Edges(edges.row[inside] + above, edges.column[inside] + below, edges.units[inside])

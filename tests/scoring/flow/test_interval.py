@@ -30,7 +30,7 @@ def narrowed(stack, rows, tolerance, exact):
 
 @pytest.mark.parametrize("near", [0, 384])
 def test_interval_of_few_outputs_of_a_deep_network(monkeypatch, near):
-    monkeypatch.setattr("attnflow.scoring.flow.interval._NEAR", near)
+    monkeypatch.setattr("attnflow.scoring.flow.interval._THIN", ((24, near), (96, near)))
     thinned = 0
     for _, stack in instances(np.random.default_rng(3), 10, 26):
         stack = np.ascontiguousarray(stack)

@@ -183,6 +183,12 @@ def test_bad_selection():
             solve(stack, **bad)
 
 
+def test_threads_are_one_whole_number():
+    for bad in (np.zeros(0), 1.5, "two"):
+        with pytest.raises(TypeError, match="threads="):
+            solve(np.full((3, 2, 2), 0.5), threads=bad)
+
+
 def test_what_a_worker_thread_raises_is_raised(monkeypatch):
     """It was lost, and the flows of that thread's sinks were left at zero."""
     import threading
