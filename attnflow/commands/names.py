@@ -1,25 +1,20 @@
-"""Names that help and shell completion show, written out: asking the library for them would import torch.
+"""Names that help and shell completion show.
 
-``tests/commands/test_names.py`` holds each against the library's own list.
+Those of methods are the registry's, which needs no torch. Others are written out, because asking the library for them
+would import torch; ``tests/commands/test_names.py`` holds each against the library's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-METHODS = (
-    "raw", "rollout", "flow", "direct", "chefer", "gradient", "gradient-paper", "input_x_gradient",
-    "integrated_gradients", "input_x_gradient-signed", "integrated_gradients-signed", "gradient_shap", "blankout",
-    "blankout-signed", "blankout-mask", "blankout-unk", "blankout-pad", "blankout-delete", "blankout-mean-embedding",
-)  # fmt: skip
-"""As ``attnflow.scoring.registry.names()`` gives them."""
-OF_ATTENTION = ("raw", "rollout", "flow", "direct", "chefer")
-REFERENCES = tuple(name for name in METHODS if name not in OF_ATTENTION)
-SHOWN = ("raw", "rollout", "flow")
+from attnflow.scoring import registry
+
+METHODS = registry.names()
+OF_ATTENTION, REFERENCES = registry.names("attention"), registry.names("model")
+SHOWN = registry.names("attention", shown=True)
 """Those that are shown where none are named."""
-BEST = "integrated_gradients-signed"
-"""What the league says to look at."""
-EDGES = ("attention", "norm", "alti", "value_zeroing", "gradient")
+EDGES = ("attention", *registry.EDGES)
 EXPERIMENTS = ("correlation", "permutation", "adversary", "uniform", "seeds", "guide", "imposter")
 ALL = "all"
 CORRELATIONS = ("spearman", "kendall", "weighted_kendall", "top_k_kendall", "pearson", "spearman_dense")
@@ -28,7 +23,7 @@ NAMED = ("cls", "last", "mask")
 RESIDUALS = ("none", "add", "measured")
 HEADS = ("mean", "max", "min")
 UNITS = ("token", "word")
-VERBS = ".text, .gold, .tsv, .tsv.gz or .jsonl"
+VERBS = ".text, .gold, .tab, .tsv, .tsv.gz or .jsonl"
 """Endings of the files that the verb-number probe reads."""
 
 Complete = Callable[[str], list[str]]

@@ -168,8 +168,8 @@ def _cancelled(parts: Sequence[Tensor], reduce: str) -> tuple[str, ...]:
     """A note, and a warning, where the dimensions of a position cancel and their sum is rounding error."""
     if reduce not in CANCELLING:
         return ()
-    total = sum(float(p.abs().double().sum()) for p in parts)
-    left = sum(float(p.double().sum(-1).abs().sum()) for p in parts)
+    total = sum(float(p.detach().abs().double().sum()) for p in parts)
+    left = sum(float(p.detach().double().sum(-1).abs().sum()) for p in parts)
     if left >= NOISE * total:
         return ()
     note = (

@@ -10,25 +10,20 @@ explain, compare, probes, audit, the page, the command line and the docs read it
 
 Both return a :class:`Relevance` of one output position: rows are layers (one row "input" where a method knows no
 layers), columns are input positions.
+
+The list says where each function is and imports it when it is first called, so that the help of the command line can
+read the list without torch.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from attnflow.attention import RESIDUAL_INSIDE, check_edges
 from attnflow.errors import SelectionError
-from attnflow.numbers import word
-from attnflow.relevance import Relevance
-from attnflow.scoring.blankout import blankout_of
-from attnflow.scoring.direct import direct
-from attnflow.scoring.flow.flow import flow
-from attnflow.scoring.gradient import gradient_of
-from attnflow.scoring.raw import raw
-from attnflow.scoring.rollout import rollout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +31,7 @@ if TYPE_CHECKING:
     from attnflow.attention import Attention
     from attnflow.inputs.example import Example
     from attnflow.inputs.target import Goal
+    from attnflow.relevance import Relevance
 
 NEEDS = ("attention", "model")
 # What the caller settles for every method alike, so that it is no option of one of them.
@@ -50,7 +46,7 @@ class Method:
 
     Attributes:
         name: what tables, options and files call it.
-        function: what computes the scores; the module says how it is called.
+        code: what computes the scores: a function, or where it is, "module:name" in :mod:`attnflow.scoring`.
         needs: "attention", or "model" where scores come from further runs of the model.
         help: what it does, in one line.
         reference: the paper.
@@ -60,13 +56,22 @@ class Method:
     """
 
     name: str
-    function: Callable[..., Any]
+    code: Callable[..., Any] | str
     needs: str
     help: str
     reference: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     shown: bool = False
     base: str = ""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What computes the scores; the module says how it is called."""
+        if not isinstance(self.code, str):
+            return self.code
+        module, _, name = self.code.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(f"attnflow.scoring.{module}"), name)
+        return found
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -105,6 +110,8 @@ class MethodCall:
 
         Edges that hold the residual, and what all heads gave, are offered neither a residual nor heads.
         """
+        from attnflow.attention import RESIDUAL_INSIDE
+
         unfit = ("residual", "heads") if self.edges in RESIDUAL_INSIDE else ()
         accepted = [k for k in self.method.options if k not in self.method.defaults and k not in unfit]
         taken = {k: v for k, v in options.items() if k in accepted}
@@ -130,6 +137,8 @@ class MethodCall:
 
 def _placed(found: Relevance, position: int | str | None) -> Relevance:
     """The result with its output position on record, also where a user's function does not note it."""
+    from attnflow.relevance import Relevance
+
     if isinstance(position, int) and isinstance(found, Relevance) and found.position is None:
         return replace(found, position=position)
     return found
@@ -138,15 +147,18 @@ def _placed(found: Relevance, position: int | str | None) -> Relevance:
 _ABNAR = "Abnar & Zuidema 2020"
 _JAIN = "Jain & Wallace 2019"
 _SALIENCY = "Simonyan et al. 2014"
+_GRADIENT, _BLANKOUT = "gradient:gradient_of", "blankout:blankout_of"
 
 _COMPOSED = (
-    Method("raw", raw, "attention", "The attention weights of one layer.", _ABNAR, shown=True),
-    Method("rollout", rollout, "attention", "The product of all layers below, with residuals.", _ABNAR, shown=True),
-    Method("flow", flow, "attention", "The maximum flow through all layers below.", _ABNAR, shown=True),
-    Method("direct", direct, "attention", "The row of the output position, summed over layers.",
+    Method("raw", "raw:raw", "attention", "The attention weights of one layer.", _ABNAR, shown=True),
+    Method("rollout", "rollout:rollout", "attention", "The product of all layers below, with residuals.", _ABNAR,
+           shown=True),
+    Method("flow", "flow.flow:flow", "attention", "The maximum flow through all layers below.", _ABNAR, shown=True),
+    Method("direct", "direct:direct", "attention", "The row of the output position, summed over layers.",
            "Ferrando & Voita 2024"),
 )  # fmt: skip
-_EDGES = {
+# What a layer's matrix may hold besides attention weights, and the paper.
+EDGES = {
     "norm": "Kobayashi et al. 2021",
     "alti": "Ferrando et al. 2022",
     "value_zeroing": "Mohebbi et al. 2023",
@@ -154,37 +166,37 @@ _EDGES = {
 }
 _BUILT_IN = (
     *_COMPOSED,
-    Method("chefer", rollout, "attention", "Rollout of gradient edges by the rule R ← R + Ā·R.", "Chefer et al. 2021",
-           {"edges": "gradient", "residual": "add"}, base="rollout"),
+    Method("chefer", "rollout:rollout", "attention", "Rollout of gradient edges by the rule R ← R + Ā·R.",
+           "Chefer et al. 2021", {"edges": "gradient", "residual": "add"}, base="rollout"),
     *(
-        Method(f"{m.name}:{edges}", m.function, "attention", f"{m.help[:-1]}, of {edges} edges.", paper,
+        Method(f"{m.name}:{edges}", m.code, "attention", f"{m.help[:-1]}, of {edges} edges.", paper,
                {"edges": edges}, base=m.name)
-        for m in _COMPOSED for edges, paper in _EDGES.items()
+        for m in _COMPOSED for edges, paper in EDGES.items()
     ),
-    Method("gradient", gradient_of, "model", "The size of the gradient at each input.", _SALIENCY,
+    Method("gradient", _GRADIENT, "model", "The size of the gradient at each input.", _SALIENCY,
            {"method": "saliency"}, shown=True),
-    Method("gradient-paper", gradient_of, "model", "|Σ gradient| of p₀ − p₁, the paper's formula.", _ABNAR,
+    Method("gradient-paper", _GRADIENT, "model", "|Σ gradient| of p₀ − p₁, the paper's formula.", _ABNAR,
            {"method": "saliency", "reduce": "paper"}),
-    Method("input_x_gradient", gradient_of, "model", "Gradient times embedding.", _JAIN,
+    Method("input_x_gradient", _GRADIENT, "model", "Gradient times embedding.", _JAIN,
            {"method": "input_x_gradient"}),
-    Method("integrated_gradients", gradient_of, "model", "Gradients along a path from a baseline.",
+    Method("integrated_gradients", _GRADIENT, "model", "Gradients along a path from a baseline.",
            "Sundararajan et al. 2017", {"method": "integrated_gradients"}),
     *(
-        Method(f"{name}-signed", gradient_of, "model", f"{what}, with its sign: for or against the target.", paper,
+        Method(f"{name}-signed", _GRADIENT, "model", f"{what}, with its sign: for or against the target.", paper,
                {"method": name, "reduce": "sum"})
         for name, what, paper in (
             ("input_x_gradient", "Gradient times embedding", _JAIN),
             ("integrated_gradients", "Integrated gradients", "Sundararajan et al. 2017"),
         )
     ),
-    Method("gradient_shap", gradient_of, "model", "Gradients at random points towards a baseline.",
+    Method("gradient_shap", _GRADIENT, "model", "Gradients at random points towards a baseline.",
            "Lundberg & Lee 2017", {"method": "gradient_shap"}),
-    Method("blankout", blankout_of, "model", "How much the output changes without an input.", _ABNAR,
+    Method("blankout", _BLANKOUT, "model", "How much the output changes without an input.", _ABNAR,
            shown=True),
-    Method("blankout-signed", blankout_of, "model", "Blank-out with its sign: for or against the target.", _ABNAR,
+    Method("blankout-signed", _BLANKOUT, "model", "Blank-out with its sign: for or against the target.", _ABNAR,
            {"signed": True}),
     *(
-        Method(f"blankout-{blank}", blankout_of, "model", f"Blank-out: {what}.", paper, {"blank": blank})
+        Method(f"blankout-{blank}", _BLANKOUT, "model", f"Blank-out: {what}.", paper, {"blank": blank})
         for blank, what, paper in (
             ("mask", "the mask token in the input's place", _ABNAR),
             ("unk", "the unknown token in the input's place", _ABNAR),
@@ -221,6 +233,8 @@ def register(
     True
     >>> unregister("first layer")
     """
+    from attnflow.numbers import word
+
     if word(needs, "needs") not in NEEDS:
         raise SelectionError(f"needs={needs!r} is not known. Use {' or '.join(map(repr, NEEDS))}.")
     if not word(name, "name") or any(method.name == name for method in _BUILT_IN):
@@ -277,6 +291,8 @@ def with_edges(methods: Sequence[str], edges: Sequence[str]) -> tuple[str, ...]:
     >>> with_edges(["rollout", "chefer", "blankout"], ["attention", "alti"])
     ('rollout', 'rollout:alti', 'chefer', 'blankout')
     """
+    from attnflow.attention import check_edges
+
     if not edges:
         return tuple(methods)
     plain = {m.name for m in _COMPOSED}

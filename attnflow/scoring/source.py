@@ -11,6 +11,7 @@ rollout(array)                       [layers, n, n] or [layers, heads, n, n]
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +56,11 @@ def scored(attention: Attention, heads: Heads | None, method: Callable[[Attentio
     notes = tuple(dict.fromkeys((*notes_of(used), *found.notes)))
     # The result keeps the heads where they are there: a page can show each of them.
     target = found.target or used.settings.get("target_label")
-    return replace(found, attention=attention, heads=used.heads, edges=used.edges, notes=notes, target=target)
+    facts = {"attention": attention, "heads": used.heads, "edges": used.edges, "notes": notes, "target": target}
+    # Not dataclasses.replace: it would check the scores once more, which takes as long as raw attention does.
+    told = copy(found)
+    vars(told).update(facts)
+    return told
 
 
 def notes_of(attention: Attention) -> tuple[str, ...]:

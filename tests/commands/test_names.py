@@ -9,14 +9,9 @@ from attnflow.audit.report import PARTS as REPORT
 from attnflow.commands import audit, names
 from attnflow.comparing.plan import UNITS
 from attnflow.probes.data import endings
-from attnflow.scoring import registry
 
 
 def test_names_are_those_of_the_library():
-    assert registry.names() == names.METHODS
-    assert registry.names("attention") == names.OF_ATTENTION
-    assert registry.names("model") == names.REFERENCES
-    assert registry.names("attention", shown=True) == names.SHOWN
     assert attention.EDGES == names.EDGES
     assert tuple(attnflow.audit.experiments()) == names.EXPERIMENTS
     assert experiments.ALL == names.ALL

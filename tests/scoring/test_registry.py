@@ -121,12 +121,9 @@ def test_bad_registrations_and_names_are_refused():
 
 
 def test_no_other_list_of_method_names_is_in_the_package():
-    """Two names of methods that need attention beside each other in code are a list of their own.
-
-    ``commands/names.py`` alone repeats them, for a help that does not import torch; a test holds both equal.
-    """
+    """Two names of methods that need attention beside each other in code are a list of their own."""
     package = Path(attnflow.__file__).parent
     pattern = re.compile(r"""["']raw["'],\s*["']rollout["']|["']rollout["'],\s*["']flow["']""")
-    for path in set(package.rglob("*.py")) - {package / "commands" / "names.py"}:
+    for path in package.rglob("*.py"):
         code = re.sub(r'""".*?"""', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
         assert not pattern.search(code), path
