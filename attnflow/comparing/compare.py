@@ -109,7 +109,7 @@ def compare(
     )
     columns: dict[str, Any] = {"text_column": text_column, "target_column": target_column}
     data = open_data(dataset, split=split, streaming=streaming, limit=limit, **columns)
-    settings = {"model": identity(model, tokenizer), **plan.settings(), **columns}
+    settings = {"model": identity(model, tokenizer, out is not None), **plan.settings(), **columns}
     run = Run(plan, model, tokenizer, data, settings)
     table, costs = run.go(out, resume, show_progress=show_progress, engine=engine, workers=workers)
     return Comparison(table, run.settings, costs, bootstrap, seed)

@@ -22,24 +22,37 @@ if TYPE_CHECKING:
 UNITS = ("token", "word")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
+    """What every run over examples has to know, whatever it computes."""
+
+    layers: tuple[int, ...] | None
+    position: int | str | None = None
+    unit: str
+    max_length: int | None
+    batch_size: int
+    on_error: str
+    untrained: bool = False
+    layout: ClassVar[Layout]
+    doing: ClassVar[str]
+
+    def settings(self) -> dict[str, Any]:
+        """Plain JSON: two runs with the same settings have the same records."""
+        layers = None if self.layers is None else list(self.layers)
+        return {"layers": layers, "position": self.position, "unit": self.unit, "max_length": self.max_length}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparePlan(Plan):
     """Everything that decides what the records are; see :func:`attnflow.compare`."""
 
     methods: tuple[MethodCall, ...]
     references: tuple[MethodCall, ...]
     correlations: tuple[str, ...]
     special: tuple[bool, ...]
-    layers: tuple[int, ...] | None = None
-    position: int | str | None = None
-    unit: str = "token"
-    k: int = 5
-    max_length: int | None = None
-    batch_size: int = 32
-    on_error: str = "raise"
-    untrained: bool = False
-    layout: ClassVar[Layout] = COMPARE
-    doing: ClassVar[str] = "comparing"
+    k: int
+    layout = COMPARE
+    doing = "comparing"
 
     def worker(self, model: Any, tokenizer: Any) -> Worker:
         """What turns rows into records."""
@@ -50,15 +63,12 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """Plain JSON: two runs with the same settings have the same records."""
         return {
+            **super().settings(),
             "methods": {s.name: s.settings() for s in self.methods},
             "references": {s.name: s.settings() for s in self.references},
             "correlations": list(self.correlations),
             "special_tokens": list(self.special),
-            "layers": None if self.layers is None else list(self.layers),
-            "position": self.position,
-            "unit": self.unit,
             "k": self.k,
-            "max_length": self.max_length,
         }
 
 
@@ -69,7 +79,7 @@ def make_plan(
     special_tokens: bool | None,
     layers: int | Sequence[int] | None,
     **rest: Any,
-) -> Plan:
+) -> ComparePlan:
     """Check the names and options, and find the functions."""
     chosen = (correlation,) if isinstance(correlation, str) else tuple(correlation)
     for name in chosen:
@@ -78,18 +88,23 @@ def make_plan(
     for argument, value, known in (("unit", rest["unit"], UNITS), ("on_error", rest["on_error"], ("raise", "skip"))):
         if word(value, argument) not in known:
             raise SelectionError(f"{argument}={value!r} is not known. Use one of: {', '.join(known)}.")
-    return Plan(
-        calls("methods", methods, "attention"),
-        calls("references", references, "model"),
-        chosen,
-        (False, True) if special_tokens is None else (special_tokens,),
-        None if layers is None else wholes(layers, "layers"),
+    return ComparePlan(
+        methods=calls("methods", methods, "attention"),
+        references=calls("references", references, "model"),
+        correlations=chosen,
+        special=(False, True) if special_tokens is None else (special_tokens,),
+        layers=None if layers is None else wholes(layers, "layers"),
         **{**rest, "max_length": check_max_length(rest["max_length"])},
     )
 
 
-def identity(model: Any, tokenizer: Any) -> dict[str, Any]:
-    """What tells one model and tokenizer from another: names, and digests of every byte of their content."""
+def identity(model: Any, tokenizer: Any, kept: bool) -> dict[str, Any]:
+    """What tells one model and tokenizer from another: names, and digests of every byte of their content.
+
+    Content is read where records are ``kept``, because only such a run can be gone on with.
+    """
+    if not kept:
+        return {"name": model if isinstance(model, str) else str(getattr(unwrap(model), "name_or_path", ""))}
     known = None if tokenizer is None else {"class": type(tokenizer).__name__, "digest": tokenizer_digest(tokenizer)}
     if isinstance(model, str):
         content = files_digest(Path(model)) if Path(model).exists() else commit_of(model)

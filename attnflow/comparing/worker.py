@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attnflow.comparing.plan import Plan
+from attnflow.comparing.plan import ComparePlan
 from attnflow.comparing.runs import Worker
 from attnflow.comparing.scorer import Scorer, at_layers, correlated
 from attnflow.inputs.datasets import Row
@@ -16,7 +16,7 @@ from attnflow.inputs.running import undisturbed
 class CompareWorker(Worker):
     """One record per method, reference, correlation and layer, with and without special tokens."""
 
-    def __init__(self, model: Any, tokenizer: Any, plan: Plan) -> None:
+    def __init__(self, model: Any, tokenizer: Any, plan: ComparePlan) -> None:
         super().__init__(model, tokenizer, plan.on_error, plan.untrained, "Comparing")
         self.plan = plan
 

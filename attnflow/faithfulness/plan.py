@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from attnflow.comparing.plan import UNITS
+from attnflow.comparing.plan import UNITS, Plan
 from attnflow.comparing.records import Layout
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from attnflow.faithfulness.registry import DEFAULT, WITH_TRUTH, Measure, find_measures
@@ -46,26 +46,19 @@ COLUMNS = {
 LAYOUT = Layout("attnflow rank", COLUMNS)
 
 
-@dataclass(frozen=True)
-class LeaguePlan:
+@dataclass(frozen=True, kw_only=True)
+class LeaguePlan(Plan):
     """Everything that decides what the records are; see :func:`attnflow.rank`."""
 
     methods: tuple[MethodCall, ...]
     measures: tuple[Measure, ...]
     blanks: tuple[str | int, ...]
-    layers: tuple[int, ...] | None = (-1,)
-    position: int | str | None = None
-    unit: str = "token"
-    draws: int = 10
-    steps: int = 10
+    draws: int
+    steps: int
     seed: int = 0
-    randomised: int = 16
-    max_length: int | None = None
-    batch_size: int = 64
-    on_error: str = "raise"
-    untrained: bool = False
-    layout: ClassVar[Layout] = LAYOUT
-    doing: ClassVar[str] = "ranking"
+    randomised: int
+    layout = LAYOUT
+    doing = "ranking"
 
     def worker(self, model: Any, tokenizer: Any) -> Worker:
         """What turns rows into records."""
@@ -76,17 +69,14 @@ class LeaguePlan:
     def settings(self) -> dict[str, Any]:
         """Plain JSON: two runs with the same settings have the same records."""
         return {
+            **super().settings(),
             "methods": {call.name: call.settings() for call in self.methods},
             "measures": [m.name for m in self.measures],
             "blank": list(self.blanks),
-            "layers": None if self.layers is None else list(self.layers),
-            "position": self.position,
-            "unit": self.unit,
             "draws": self.draws,
             "steps": self.steps,
             "seed": self.seed,
             "randomised": self.randomised,
-            "max_length": self.max_length,
         }
 
     @property
@@ -187,4 +177,5 @@ def make_plan(
     for name, least in (("draws", 10), ("steps", 1), ("batch_size", 1), ("randomised", 0)):
         at_least(rest[name], least, name)
     rest["max_length"] = check_max_length(rest["max_length"])
-    return LeaguePlan(asked, chosen, blanks, None if layers is None else wholes(layers, "layers"), **rest)
+    read = None if layers is None else wholes(layers, "layers")
+    return LeaguePlan(methods=asked, measures=chosen, blanks=blanks, layers=read, **rest)

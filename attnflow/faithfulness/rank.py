@@ -94,7 +94,7 @@ def rank(
     rest["untrained"] = truth(untrained, "untrained")
     plan = make_plan(methods, measures, blank, layers, task is not None or truth_column is not None, **rest)
     columns: dict[str, Any] = {"text_column": text_column, "target_column": target_column, "truth_column": truth_column}
-    known = identity(model, tokenizer)
+    known = identity(model, tokenizer, out is not None)
     loaded, words = _loaded(model, tokenizer)
     with accepting(untrained):
         check_trained(loaded, "Ranking")

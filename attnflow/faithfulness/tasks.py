@@ -13,7 +13,8 @@ from attnflow.models.shipped import LABELS
 from attnflow.probes.data import VerbExample, read
 from attnflow.probes.grammar import sentences
 from attnflow.probes.scoring import kind_of, natural
-from attnflow.probes.verb_number import choose, query
+from attnflow.probes.verb_number import choose
+from attnflow.probes.verb_questions import query
 
 TASKS = ("verb-number",)
 COUNT = 200
@@ -90,8 +91,7 @@ def _row(model: Any, tokenizer: Any, example: VerbExample, kind: str) -> Row | N
         text = shown(example.prefix)
     if text[start:end].lower() != words[example.subject].lower() or len(words) < 3:
         return None
-    target = asked.right if kind == "classifier" else (asked.right, asked.wrong)
-    return Row(0, text, target, ((start, end),))
+    return Row(0, text, asked.target(kind), ((start, end),))
 
 
 def true_positions(tokenizer: Any, row: Row, count: int, max_length: int | None) -> tuple[int, ...]:
