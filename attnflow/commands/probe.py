@@ -14,8 +14,11 @@ from attnflow.formats import check_file, write_file
 from attnflow.formats import endings as file_endings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
+    from attnflow.probes.rates import Rate
     from attnflow.probes.winobias import PronounExample
 
 app = typer.Typer(no_args_is_help=True, help="The tasks of Abnar & Zuidema (2020): verb number and pronoun resolution.")
@@ -71,6 +74,7 @@ def verb_number(
         low, high = rate.interval
         rows.append([rate.name, rate.count, f"{rate.share:.3f}", f"{low:.3f}–{high:.3f}", f"{base.share:.3f}"])
     show(["attractors", "n", "accuracy", "95 %", "majority"], rows, f"Verb number, {_name(model)}")
+    _show_unknown(probe.unknown(choices))
     if len(choices) < len(examples):
         typer.echo(f"{len(examples) - len(choices)} of {len(examples)} examples cannot be asked of this model.")
     if not layers:
@@ -112,11 +116,12 @@ def pronouns(
         for result in results:
             _show_result(result)
     else:
-        rates = [
-            [r.name, r.count, f"{r.share:.3f}", f"{r.interval[0]:.3f}–{r.interval[1]:.3f}"]
-            for r in probe.choices(results)
-        ]
-        show(["group", "n", "right", "95 %"], rows=rates, title=f"The model's choice, {_name(model)}")
+        show(
+            ["group", "n", "right", "95 %"],
+            rows=_cells(probe.choices(results)),
+            title=f"The model's choice, {_name(model)}",
+        )
+        _show_unknown(probe.unknown(results))
     found = probe.table(results)
     if len(results) > 1:
         _show_shares(found)
@@ -155,6 +160,16 @@ def _name(model: str) -> str:
     return "the model inside the package" if model == INSIDE else model
 
 
+def _cells(rates: Sequence[Rate]) -> list[list[object]]:
+    return [[r.name, r.count, f"{r.share:.3f}", f"{r.interval[0]:.3f}–{r.interval[1]:.3f}"] for r in rates]
+
+
+def _show_unknown(rates: Sequence[Rate]) -> None:
+    """The accuracy with and without unknown words, where there are any."""
+    if rates[0].count:
+        show(["sentences", "n", "right", "95 %"], _cells(rates), "Words that the tokenizer does not know")
+
+
 def _show_layers(frame: pd.DataFrame) -> None:
     for reference, part in frame.groupby("reference", sort=False):
         numbers = list(dict.fromkeys(part["layer"]))
@@ -163,7 +178,7 @@ def _show_layers(frame: pd.DataFrame) -> None:
             cells = [f"{m:.2f} ± {s:.2f}" for m, s in zip(own["mean"], own["std"], strict=True)]
             rows.append([method, *cells])
         count = int(part["n"].max())
-        show(["method", *(f"L{n}" for n in numbers)], rows, f"Rank correlation with {reference}, {count} examples")
+        show(["layer", *map(str, numbers)], rows, f"Rank correlation with {reference}, {count} examples")
 
 
 def _show_shares(frame: pd.DataFrame) -> None:

@@ -1,7 +1,8 @@
 """Examples for the verb-number probe, and where they come from.
 
 =======================  ==============================================================================
-``*.text`` + ``*.gold``  Linzen et al. (2016) as filtered by Gulordava et al. (2018)
+``*.text`` + ``*.gold``  Linzen et al. (2016) as filtered by Gulordava et al. (2018), and their own sentences
+``*.tab``                Gulordava et al.'s tables: ``generated.tab``, ``best_model.tab`` and their like
 ``*.tsv``, ``*.tsv.gz``  a table with ``prefix`` and ``label``, or Linzen et al.'s own ``agr_*.tsv``
 ``*.jsonl``              minimal pairs of BLiMP (Warstadt et al. 2020), its agreement sets
 a name                   the same through ``datasets``: ``nyu-mll/blimp:regular_plural_subject_verb_agreement_1``
@@ -16,6 +17,7 @@ import csv
 import gzip
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +25,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from attnflow.errors import InputError
+
+NUMBERS = {"sing": "singular", "plur": "plural"}
+AGREEMENT = "subject_verb_agreement"
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class VerbExample:
         subject: which word of the prefix the subject is, where that is known.
         attractors: how many nouns of the other number stand between subject and verb, where that is known.
         kind: the construction, where that is known.
+        against: the same prefix with the subject in the other number, where the data compare two prefixes before one
+            form of the verb (BLiMP's two-prefix sets); ``other`` is then empty.
     """
 
     prefix: str
@@ -48,6 +55,7 @@ class VerbExample:
     subject: int | None = None
     attractors: int | None = None
     kind: str = ""
+    against: str = ""
 
 
 def read(data: str | os.PathLike[str], limit: int | None = None) -> list[VerbExample]:
@@ -66,14 +74,18 @@ def endings() -> str:
     """The endings of the files that can be read, for messages and help.
 
     >>> endings()
-    '.text, .gold, .tsv, .tsv.gz or .jsonl'
+    '.text, .gold, .tab, .tsv, .tsv.gz or .jsonl'
     """
     *most, last = READERS
     return f"{', '.join(most)} or {last}"
 
 
 def read_linzen(path: str | os.PathLike[str]) -> list[VerbExample]:
-    """``*.text`` (one tokenised sentence per line) and ``*.gold`` (verb position, both forms, attractors)."""
+    """``*.text`` (one tokenised sentence per line) and ``*.gold``, which says where the verb is and what it may be.
+
+    A line of gold is (position, right form, wrong form, attractors), or the twelve columns of Gulordava et al.'s own
+    ``generated.gold``, whose sentences have another verb in that place.
+    """
     text, gold = (Path(path).with_suffix(s) for s in (".text", ".gold"))
     for file in (text, gold):
         if not file.is_file():
@@ -84,7 +96,26 @@ def read_linzen(path: str | os.PathLike[str]) -> list[VerbExample]:
         raise InputError(
             f"{text.name} has {len(sentences)} lines and {gold.name} {len(marks)}: they do not belong together."
         )
-    return [_linzen(s.split(), m, gold, i) for i, (s, m) in enumerate(zip(sentences, marks, strict=True), 1)]
+    rows = enumerate(zip(sentences, marks, strict=True), 1)
+    return [(_generated if len(m) >= 12 else _linzen)(s.split(), m, gold, i) for i, (s, m) in rows]
+
+
+def _generated(words: list[str], mark: list[str], path: Path, line: int) -> VerbExample:
+    """Pattern, construction, sentence (0 is the original), position, tag, features, right form, wrong form, …"""
+    number = re.search(r"Number=(Sing|Plur)", mark[5])
+    if number is None or not mark[3].isdigit() or int(mark[3]) >= len(words):
+        raise InputError(
+            f"{path} line {line} has the position {mark[3]!r} and the features {mark[5]!r}, and a place in the "
+            f"sentence and Number=Sing or Number=Plur are needed: {' '.join(words[:12])!r}."
+        )
+    at = int(mark[3])
+    kind = "original" if mark[2] == "0" else "generated"
+    label = NUMBERS[number.group(1).lower()]
+    return VerbExample(" ".join(words[:at]), label, mark[6], mark[7], _behind(words, at), kind=kind)
+
+
+def _behind(words: list[str], verb: int) -> str:
+    return " ".join(w for w in words[verb + 1 :] if w != "<eos>")
 
 
 def _linzen(words: list[str], mark: list[str], path: Path, line: int) -> VerbExample:
@@ -94,13 +125,49 @@ def _linzen(words: list[str], mark: list[str], path: Path, line: int) -> VerbExa
             f"not fit the sentence {' '.join(words[:12])!r}."
         )
     at = int(mark[0])
-    rest = " ".join(w for w in words[at + 1 :] if w != "<eos>")
     verb, other = words[at], mark[2].lower() if words[at].islower() else mark[2]
-    return VerbExample(" ".join(words[:at]), number_of(verb, other), verb, other, rest, None, int(mark[3]))
+    label, rest = number_of(verb, other), _behind(words, at)
+    return VerbExample(" ".join(words[:at]), label, verb, other, rest, None, int(mark[3]))
 
 
 def _same(word: str, form: str) -> bool:
     return word.lower() == form.lower()
+
+
+def read_tab(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
+    """Gulordava et al.'s tables: two rows per sentence, one with the right form and one with the wrong one."""
+    needed = {"pattern", "constr_id", "sent_id", "correct_number", "form", "class", "prefix", "n_attr", "sent"}
+    waiting: dict[tuple[str, ...], Mapping[str, str]] = {}
+    with _open(Path(path)) as file:
+        rows = csv.DictReader(file, delimiter="\t")
+        if missing := needed - set(rows.fieldnames or ()):
+            raise InputError(
+                f"{path} lacks the columns {', '.join(sorted(missing))}, which Gulordava et al.'s .tab files have. "
+                "Rename a table with prefix and label to .tsv."
+            )
+        for number, row in enumerate(rows, 2):
+            key = (row["pattern"], row["constr_id"], row["sent_id"])
+            first = waiting.pop(key, None)
+            if first is None:
+                waiting[key] = row
+            else:
+                yield _from_forms(first, row, f"{path} line {number}")
+    if waiting:
+        raise InputError(f"{path} has one form alone for {len(waiting)} sentences, and two are compared: {key}.")
+
+
+def _from_forms(first: Mapping[str, str], second: Mapping[str, str], where: str) -> VerbExample:
+    forms = {row["class"]: row["form"] for row in (first, second)}
+    if set(forms) != {"correct", "wrong"} or first["correct_number"] not in NUMBERS:
+        raise InputError(
+            f"{where}: the class of the two forms is {first['class']!r} and {second['class']!r} and the number "
+            f"{first['correct_number']!r}; one correct, one wrong, and sing or plur are needed."
+        )
+    prefix = first["prefix"].split()
+    return VerbExample(
+        " ".join(prefix), NUMBERS[first["correct_number"]], forms["correct"], forms["wrong"],
+        _behind(first["sent"].split(), len(prefix)), attractors=int(first["n_attr"]), kind=first.get("type") or "",
+    )  # fmt: skip
 
 
 def read_table(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
@@ -118,7 +185,10 @@ def _open(path: Path) -> TextIO:
 
 
 def read_blimp(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
-    """Minimal pairs, one JSON object per line; pairs that differ in another word than the verb are left out."""
+    """Minimal pairs of BLiMP's sets of subject-verb agreement, one JSON object per line.
+
+    The two sentences differ in the verb, or (two-prefix sets) in the subject alone; other pairs are left out.
+    """
     with _open(Path(path)) as file:
         yield from from_rows((json.loads(line) for line in file if line.strip()), str(path))
 
@@ -144,7 +214,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], origin: str = "the rows") -> It
 
     >>> rows = [{"sentence_good": "The keys to the cabinet are here.", "sentence_bad": "The keys to the cabinet is here."}]
     >>> next(iter(from_rows(rows)))
-    VerbExample(prefix='The keys to the cabinet', label='plural', verb='are', other='is', rest='here.', subject=None, attractors=None, kind='')
+    VerbExample(prefix='The keys to the cabinet', label='plural', verb='are', other='is', rest='here.', subject=None, attractors=None, kind='', against='')
     """  # noqa: E501
     for row in rows:
         convert = next((convert for columns, convert in TABLES.items() if columns <= set(row)), None)
@@ -152,6 +222,11 @@ def from_rows(rows: Iterable[Mapping[str, Any]], origin: str = "the rows") -> It
             raise InputError(
                 f"{origin} has the columns {', '.join(map(str, row))}; verb-number examples have prefix and label, "
                 "sentence_good and sentence_bad (BLiMP), or sentence, verb_pos and verb_index (Linzen et al.)."
+            )
+        if row.get("linguistics_term", AGREEMENT) != AGREEMENT:
+            raise InputError(
+                f"{origin} holds pairs of {row['linguistics_term']} ({row.get('UID', 'BLiMP')}), and the verb-number "
+                f"probe asks about {AGREEMENT}: use for instance regular_plural_subject_verb_agreement_1."
             )
         found = convert(row)
         if found is not None:
@@ -187,18 +262,30 @@ def _from_linzen_table(row: Mapping[str, Any]) -> VerbExample:
 
 
 def _from_pair(row: Mapping[str, Any]) -> VerbExample | None:
-    """A minimal pair that differs in the verb alone; None for one that differs elsewhere, which is another question."""
+    """A minimal pair that differs in the verb or the subject alone; None for any other, which is another question."""
     good, bad = str(row["sentence_good"]).split(), str(row["sentence_bad"]).split()
-    if row.get("one_prefix_method") is False or len(good) != len(bad):
+    two = row.get("two_prefix_method") is True
+    if (row.get("one_prefix_method") is False and not two) or len(good) != len(bad):
         return None
     apart = [i for i, (a, b) in enumerate(zip(good, bad, strict=True)) if a != b]
-    if len(apart) != 1 or apart[0] == 0:
+    # Of a two-prefix set the verb is the word behind the subject (so in all 2,000 pairs of BLiMP).
+    at = apart[0] + two if len(apart) == 1 else 0
+    if at == 0 or at >= len(good):
         return None
-    at = apart[0]
     tail = good[at][len(good[at].rstrip(".,;!?")) :]
     verb, other = good[at].rstrip(".,;!?"), bad[at].rstrip(".,;!?")
     rest = " ".join([*([tail] if tail else []), *good[at + 1 :]])
-    return VerbExample(" ".join(good[:at]), number_of(verb, other), verb, other, rest, kind=str(row.get("UID", "")))
+    prefix, kind = " ".join(good[:at]), str(row.get("UID", ""))
+    if two:
+        label = "singular" if _alone_singular(verb) else "plural"
+        return VerbExample(prefix, label, verb, "", rest, apart[0], kind=kind, against=" ".join(bad[:at]))
+    return VerbExample(prefix, number_of(verb, other), verb, other, rest, kind=kind)
+
+
+def _alone_singular(verb: str) -> bool:
+    """Whether a present form is the singular, where the other form is not known: *hugs*, *isn't*; not *pass*."""
+    form = verb.lower().removesuffix("n't")
+    return form.endswith("s") and not form.endswith("ss")
 
 
 def number_of(verb: str, other: str) -> str:
@@ -216,6 +303,7 @@ def number_of(verb: str, other: str) -> str:
 READERS: dict[str, Callable[[Path], Iterable[VerbExample]]] = {
     ".text": read_linzen,
     ".gold": read_linzen,
+    ".tab": read_tab,
     ".tsv": read_table,
     ".tsv.gz": read_table,
     ".jsonl": read_blimp,

@@ -6,6 +6,7 @@ referent it has in mind, and the attention from the mask to the two referents is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import torch
 from attnflow.errors import InputError, SelectionError
 from attnflow.probes.rates import Rate, rates
 from attnflow.probes.scoring import kind_of, log_probabilities, scores, word_ids
+from attnflow.probes.unknown import by_unknown, is_unknown, warn_unknown
 from attnflow.probes.winobias import GAP, PAPER, PronounExample, Span, read_winobias
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import find, names
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MODES = ("form", "referent")
-PROMPT = ' The pronoun "{pronoun}" refers to the'
+PROMPT = ' The pronoun "{pronoun}" refers to'
+"""What follows the text in mode "referent"; the name comes next, with "the" where the text has an article before it."""
+_ARTICLE = re.compile(r"\b(?:the|an?)\s+$", re.IGNORECASE)
 
 __all__ = [
     "MODES",
@@ -49,11 +53,12 @@ class Result:
     Attributes:
         mode: "form" (the choice is between two forms of the pronoun) or "referent" (between the two names).
         choice: 0 or 1: the referent that the model's choice implies.
-        odds: log-probabilities of what stands for referents 0 and 1.
+        odds: log-probabilities of what stands for referents 0 and 1: the mean over its tokens.
         position: the position at which the model decides; ``tokens[position]`` is its name.
         layers: the model's own layer numbers.
         scores: by method ``[layers, 2]``: what the deciding position draws on each referent (sum over its pieces);
             ``[1, 2]`` for gradient and blank-out.
+        unknown: whether the sentence has a word that the tokenizer does not know.
     """
 
     example: PronounExample
@@ -64,6 +69,7 @@ class Result:
     tokens: tuple[str, ...]
     layers: tuple[int | str, ...]
     scores: Mapping[str, npt.NDArray[np.float64]]
+    unknown: bool = False
 
     def agrees(self, method: str) -> npt.NDArray[np.float64]:
         """``[layers]``: 1 where the method gives the chosen referent more, 0 where it gives it less, ½ where equal."""
@@ -104,6 +110,13 @@ class _Question:
     position: int
     answers: tuple[list[int], list[int]]
     referents: tuple[list[int], list[int]]
+    unknown: bool
+
+    def where_answers_part(self) -> tuple[Any, int, tuple[int, int]]:
+        """(encoding, position, the next token of each answer) where the answers differ first."""
+        a, b = self.answers
+        shared = next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+        return _longer(self.encoding, a[:shared]), self.position + shared, (a[shared], b[shared])
 
 
 def probe(
@@ -121,7 +134,8 @@ def probe(
         mode: "form": the pronoun is left out, and the model says which of the two forms belongs there (a masked model
             at the mask; a causal one after the text so far, so both referents must stand before it). "referent"
             (causal models): the sentence is given with its pronoun and continued by :data:`PROMPT`, and the model says
-            which name comes next. None: "form", and "referent" for a causal model where the text has its pronoun.
+            which name comes next: all tokens of the name, in its own case, by their mean log-probability. None: "form",
+            and "referent" for a causal model where the text has its pronoun.
         residual: of rollout and flow, where their edges do not hold it; by default as for :func:`attnflow.rollout`.
         blank: what blank-out puts in a token's place.
 
@@ -143,17 +157,16 @@ def probe(
     asked = _question(tokenizer, example, kind, mode)
     odds = _odds(model, asked)
     choice = int(odds[1] > odds[0])
-    first = (asked.answers[choice][0], asked.answers[1 - choice][0])
-    found = scores(
-        model, tokenizer, asked.encoding, methods, asked.position, first, asked.position, residual=residual, blank=blank
-    )
+    encoding, position, pair = asked.where_answers_part()
+    target = (pair[choice], pair[1 - choice])
+    found = scores(model, tokenizer, encoding, methods, position, target, position, residual=residual, blank=blank)
     pairs = {
         name: np.stack([r.scores[:, places].sum(1) for places in asked.referents], 1).astype(np.float64)
         for name, r in found.items()
     }
     numbers = next((r.layers for r in found.values() if r.layers != ("input",)), ("input",))
     tokens = next(iter(found.values())).tokens if found else ()
-    return Result(example, mode, choice, odds, asked.position, tuple(tokens), numbers, pairs)
+    return Result(example, mode, choice, odds, position, tuple(tokens), numbers, pairs, asked.unknown)
 
 
 def _mode(mode: str | None, kind: str, example: PronounExample) -> str:
@@ -170,8 +183,9 @@ def _mode(mode: str | None, kind: str, example: PronounExample) -> str:
 
 def _question(tokenizer: Any, example: PronounExample, kind: str, mode: str) -> _Question:
     if mode == "referent":
-        text = example.text + PROMPT.format(pronoun=example.text[slice(*example.pronoun)].lower())
-        answers = _answers(tokenizer, tuple(name.lower() for name in example.names))
+        prompt, named = _continued(example)
+        text = example.text + prompt
+        answers = _answers(tokenizer, named)
     elif kind == "causal":
         text = example.before.rstrip()
         late = [n for n, (_, end) in zip(example.names, example.referents, strict=True) if end > len(text)]
@@ -195,7 +209,21 @@ def _question(tokenizer: Any, example: PronounExample, kind: str, mode: str) -> 
     places = tuple(_places(offsets, span, example, shift) for span in example.referents)
     ids = encoding["input_ids"][0].tolist()
     position = ids.index(tokenizer.mask_token_id) if kind == "masked" else len(ids) - 1
-    return _Question(encoding, position, answers, (places[0], places[1]))
+    unknown = is_unknown(tokenizer, [*ids, *answers[0], *answers[1]], text)
+    return _Question(encoding, position, answers, (places[0], places[1]), unknown)
+
+
+def _continued(example: PronounExample) -> tuple[str, tuple[str, str]]:
+    """The words behind the text, and what follows them for each referent, in its own case.
+
+    A name that has an article in the text gets "the"; one without is a proper name, and stands alone.
+    """
+    prompt = PROMPT.format(pronoun=example.text[slice(*example.pronoun)].lower())
+    articles = [_ARTICLE.search(example.text[:start]) is not None for start, _ in example.referents]
+    if all(articles):
+        return f"{prompt} the", example.names
+    a, b = (f"the {n}" if article else n for n, article in zip(example.names, articles, strict=True))
+    return prompt, (a, b)
 
 
 def _places(offsets: Sequence[tuple[int, ...]], span: Span, example: PronounExample, shift: int) -> list[int]:
@@ -216,27 +244,31 @@ def _answers(tokenizer: Any, words: Sequence[str], whole: bool = False) -> tuple
             f"{words[0]!r} and {words[1]!r} are {len(a)} and {len(b)} tokens of this tokenizer, and at one mask "
             "one known token each is compared. Choose other forms."
         )
-    if not a or not b or a[0] == b[0]:
+    if not any(x != y for x, y in zip(a, b, strict=False)):
         raise InputError(
-            f"{words[0]!r} and {words[1]!r} begin with the same token, so the next token cannot tell them apart."
+            f"{words[0]!r} and {words[1]!r} are the same tokens as far as the shorter one goes, so what the model says "
+            "next cannot tell them apart."
         )
     return a, b
 
 
 def _odds(model: Any, asked: _Question) -> tuple[float, float]:
-    """Log-probabilities of the two answers: of all their tokens, one after another."""
-    a, b = (_log_probability(model, asked, answer) for answer in asked.answers)
+    """Mean log-probability of the tokens of each answer, one after another: a long name is not worse for its length."""
+    a, b = (_log_probability(model, asked, answer) / len(answer) for answer in asked.answers)
     return a, b
 
 
 def _log_probability(model: Any, asked: _Question, answer: list[int]) -> float:
-    total = float(log_probabilities(model, asked.encoding, asked.position)[answer[0]])
-    ids = asked.encoding["input_ids"]
-    for i in range(1, len(answer)):
-        longer = torch.cat([ids, torch.tensor([answer[:i]])], 1)
-        given = {"input_ids": longer, "attention_mask": torch.ones_like(longer)}
-        total += float(log_probabilities(model, given, longer.shape[1] - 1)[answer[i]])
-    return total
+    found = log_probabilities(model, _longer(asked.encoding, answer[:-1]), asked.position, len(answer))
+    return sum(float(found[i, token]) for i, token in enumerate(answer))
+
+
+def _longer(encoding: Any, ids: Sequence[int]) -> Any:
+    """The encoding of one text with tokens behind it."""
+    if not ids:
+        return encoding
+    given = torch.cat([encoding["input_ids"], torch.tensor([list(ids)])], 1)
+    return {"input_ids": given, "attention_mask": torch.ones_like(given)}
 
 
 def probe_all(
@@ -261,6 +293,7 @@ def probe_all(
             progress(done, len(examples))
     if not results:
         raise InputError(f"None of {len(examples)} examples can be asked of {type(model).__name__}.")
+    warn_unknown(sum(one.unknown for one in results), len(results), unknown(results))
     return results
 
 
@@ -276,6 +309,12 @@ def choices(results: Sequence[Result]) -> list[Rate]:
     """
     known = [r for r in results if r.example.gold is not None]
     return rates(known, lambda r: r.example.group, lambda r: r.choice == r.example.gold)
+
+
+def unknown(results: Sequence[Result]) -> list[Rate]:
+    """The share of right choices on sentences with a word that the tokenizer does not know, and on the others."""
+    known = [r for r in results if r.example.gold is not None]
+    return by_unknown(known, lambda r: r.unknown, lambda r: r.choice == r.example.gold)
 
 
 def table(results: Sequence[Result]) -> pd.DataFrame:

@@ -59,12 +59,12 @@ def encode(tokenizer: Any, text: str) -> Any:
 
 
 @torch.no_grad()
-def log_probabilities(model: Any, encoding: Mapping[str, Any], position: int) -> torch.Tensor:
-    """``[vocabulary]``: log-probabilities of the model at one position of one text."""
+def log_probabilities(model: Any, encoding: Mapping[str, Any], position: int, count: int = 1) -> torch.Tensor:
+    """``[count, vocabulary]``: log-probabilities of the model at ``count`` positions of one text, from ``position``."""
     device = next(model.parameters()).device
     inputs = {k: v.to(device) for k, v in encoding.items() if k in ("input_ids", "attention_mask", "token_type_ids")}
     logits = model(**inputs).logits
-    return torch.log_softmax(logits[0, position].float(), -1).cpu()
+    return torch.log_softmax(logits[0, position : position + count].float(), -1).cpu()
 
 
 def scores(

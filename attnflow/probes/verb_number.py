@@ -21,7 +21,9 @@ from attnflow.models.shipped import LABELS
 from attnflow.models.shipped import load as load
 from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean, Rate, rates
-from attnflow.probes.scoring import kind_of, natural, scores, word_ids
+from attnflow.probes.scoring import kind_of, scores
+from attnflow.probes.unknown import by_unknown, warn_unknown
+from attnflow.probes.verb_questions import margins, other_label, query
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import find, names
 
@@ -37,27 +39,20 @@ class Choice:
 
     Attributes:
         label: "singular" or "plural".
-        margin: log-odds of the right form against the wrong one; above 0 where the model is right.
+        margin: log-odds of the right form against the wrong one; above 0 where the model is right. Of a two-prefix
+            example: how much likelier the verb is behind the right prefix.
+        unknown: whether the sentence has a word that the tokenizer does not know.
     """
 
     example: VerbExample
     label: str
     margin: float
+    unknown: bool = False
 
     @property
     def right(self) -> bool:
         """True if the model chose the right number."""
         return self.label == self.example.label
-
-
-@dataclass(frozen=True)
-class _Query:
-    """One example as the model is asked: ids, where to read, and the ids of the right and the wrong form."""
-
-    ids: list[int]
-    position: int
-    right: int
-    wrong: int
 
 
 def choose(
@@ -70,7 +65,9 @@ def choose(
     """The number that the model chooses for each example; examples that cannot be asked are left out.
 
     A language model can be asked where both forms of the verb are known and their first tokens differ (a masked one:
-    where both are one token). The choice is between the two forms' probabilities in the verb's place.
+    where both are one token). The choice is between the two forms' probabilities in the verb's place; of a two-prefix
+    example, between the verb's probabilities behind the two prefixes. A warning gives the share of sentences with words
+    that the tokenizer does not know.
 
     >>> from attnflow.probes import grammar
     >>> from attnflow.models.verb_number import VerbNumberModel, VerbNumberConfig
@@ -91,63 +88,29 @@ def choose(
             "and begin with different tokens."
         )
     order = sorted(range(len(asked)), key=lambda i: len(asked[i][1].ids))
-    margins: dict[int, float] = {}
+    found_margins: dict[int, float] = {}
     for start in range(0, len(order), batch_size):
         chunk = order[start : start + batch_size]
-        margins |= dict(zip(chunk, _margins(model, [asked[i][1] for i in chunk]), strict=True))
+        found_margins |= dict(zip(chunk, margins(model, [asked[i][1] for i in chunk]), strict=True))
         if progress is not None:
-            progress(len(margins), len(asked))
-    return [Choice(e, e.label if margins[i] > 0 else _other(e.label), margins[i]) for i, (e, _) in enumerate(asked)]
+            progress(len(found_margins), len(asked))
+    choices = [_choice(e, found_margins[i], q.unknown) for i, (e, q) in enumerate(asked)]
+    warn_unknown(sum(one.unknown for one in choices), len(choices), unknown(choices))
+    return choices
 
 
-def _other(label: str) -> str:
-    return LABELS[1 - LABELS.index(label)]
-
-
-def query(model: Any, tokenizer: Any, example: VerbExample, kind: str) -> _Query | None:
-    """How the model is asked about one example; None if it cannot be."""
-    if example.label not in LABELS:
-        raise InputError(f"The label {example.label!r} is neither of {', '.join(LABELS)}: {example.prefix!r}")
-    if kind == "classifier":
-        ids = {str(label).lower(): i for label, i in model.config.label2id.items()}
-        encoded = list(tokenizer(example.prefix)["input_ids"])
-        limit = getattr(model.config, "max_position_embeddings", None) or len(encoded)
-        if len(encoded) > limit:
-            return None
-        return _Query(encoded, 0, ids[example.label], ids[_other(example.label)])
-    if not example.verb or not example.other:
-        return None
-    right, wrong = (word_ids(tokenizer, form) for form in (example.verb, example.other))
-    if kind == "causal":
-        encoded = list(tokenizer(natural(example.prefix))["input_ids"])
-        return _Query(encoded, len(encoded) - 1, right[0], wrong[0]) if right[0] != wrong[0] else None
-    if len(right) != 1 or len(wrong) != 1:
-        return None
-    encoded = list(tokenizer(natural(f"{example.prefix} {tokenizer.mask_token} {example.rest or '.'}"))["input_ids"])
-    return _Query(encoded, encoded.index(tokenizer.mask_token_id), right[0], wrong[0])
-
-
-@torch.no_grad()
-def _margins(model: Any, queries: Sequence[_Query]) -> list[float]:
-    """Log-odds of right against wrong; rows are padded on the right, where nothing changes for the others."""
-    device = next(model.parameters()).device
-    width = max(len(q.ids) for q in queries)
-    ids = torch.zeros(len(queries), width, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, q in enumerate(queries):
-        ids[row, : len(q.ids)] = torch.tensor(q.ids)
-        mask[row, : len(q.ids)] = 1
-    logits = model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits.float().cpu()
-    out = []
-    for row, q in enumerate(queries):
-        at = logits[row] if logits.ndim == 2 else logits[row, q.position]
-        out.append(float(at[q.right] - at[q.wrong]))
-    return out
+def _choice(example: VerbExample, margin: float, lost: bool) -> Choice:
+    return Choice(example, example.label if margin > 0 else other_label(example.label), margin, lost)
 
 
 def accuracy(choices: Sequence[Choice]) -> list[Rate]:
     """The share of right choices, over all examples and by number of attractors, with 95 % intervals."""
     return rates(choices, lambda c: c.example.attractors, lambda c: c.right)
+
+
+def unknown(choices: Sequence[Choice]) -> list[Rate]:
+    """The share of right choices on sentences with a word that the tokenizer does not know, and on the others."""
+    return by_unknown(choices, lambda c: c.unknown, lambda c: c.right)
 
 
 def majority(choices: Sequence[Choice], label: str | None = None) -> list[Rate]:
@@ -240,6 +203,5 @@ def _scored(
             continue
         ids = torch.tensor([asked.ids])
         encoding = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        target = asked.right if kind == "classifier" else (asked.right, asked.wrong)
         read = None if kind == "classifier" else asked.position
-        yield scores(model, tokenizer, encoding, methods, asked.position, target, read, **options)
+        yield scores(model, tokenizer, encoding, methods, asked.position, asked.target(kind), read, **options)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from attnflow import AttnFlowError
 from attnflow.commands.probe import app
+from attnflow.errors import AttnFlowWarning
 
 run = CliRunner()
 
@@ -51,6 +52,13 @@ def test_verb_number_from_a_file_without_layers(folders, tmp_path):
     (tmp_path / "a.tsv").write_text("prefix\tlabel\nthe key\tsingular\n")
     text = invoke("verb-number", folders["classifier"], "--data", str(tmp_path / "a.tsv"), "--no-layers")
     assert "Rank correlation" not in text
+
+
+def test_unknown_words_have_a_table_of_their_own(folders, tmp_path):
+    (tmp_path / "a.tsv").write_text("prefix\tlabel\nthe key\tsingular\nthe zyzzyva\tsingular\n")
+    with pytest.warns(AttnFlowWarning, match="1 of 2 sentences"):
+        text = invoke("verb-number", folders["classifier"], "--data", str(tmp_path / "a.tsv"), "--no-layers")
+    assert "with <unk>" in text and "without <unk>" in text
 
 
 def test_pronouns_of_one_sentence(folders, tmp_path):

@@ -30,6 +30,53 @@ def test_linzen_files_that_do_not_fit_are_errors(tmp_path):
         read(tmp_path / "a.text")
 
 
+HEAD = "pattern constr_id sent_id correct_number form class type prefix n_attr punct freq len_context len_prefix sent"
+
+
+def tab(*rows):
+    return "\n".join("\t".join(row) for row in (HEAD.split(), *rows)) + "\n"
+
+
+def tab_row(form, which, prefix="the keys to the cabinet", number="plur", sentence="1"):
+    sent = f'"{prefix} sat "" here "" . <eos>"'
+    return ("L__NOUN", "4", sentence, number, form, which, "generated", prefix, "1", "False", "9", "4", "5", sent)
+
+
+def test_gulordavas_tables_have_two_rows_per_sentence(tmp_path):
+    other = [tab_row("is", "wrong", "the key", "sing", "2"), tab_row("were", "correct", "the key", "plur", "2")]
+    rows = [tab_row("are", "correct"), other[0], tab_row("is", "wrong"), other[1]]
+    (tmp_path / "generated.tab").write_text(tab(*rows))
+    first, second = read(tmp_path / "generated.tab")
+    assert first == VerbExample(
+        "the keys to the cabinet", "plural", "are", "is", '" here " .', None, 1, "generated"
+    )  # fmt: skip
+    assert (second.prefix, second.verb, second.other) == ("the key", "were", "is")
+
+
+def test_gulordavas_tables_that_do_not_fit_are_errors(tmp_path):
+    file = tmp_path / "a.tab"
+    for text, message in [
+        ("prefix\tlabel\n", "lacks the columns class, constr_id"),
+        (tab(tab_row("are", "correct")), "one form alone for 1 sentences"),
+        (tab(tab_row("are", "correct"), tab_row("is", "correct")), "line 3: the class of the two forms is 'correct'"),
+        (tab(tab_row("are", "correct", number="dual"), tab_row("is", "wrong")), "the number 'dual'"),
+    ]:
+        file.write_text(text)
+        with pytest.raises(AttnFlowError, match=message):
+            read(file)
+
+
+def test_gulordavas_gold_names_forms_that_are_not_in_the_text(tmp_path):
+    mark = "L!N\t1\t0\t2\tVERB\tMood=Ind|Number=Sing\tis\tare\tbe\t1\tNOUN\tThe thing is\n"
+    (tmp_path / "g.text").write_text("The thing sits there . <eos>\n")
+    (tmp_path / "g.gold").write_text(mark)
+    (one,) = read(tmp_path / "g.text")
+    assert one == VerbExample("The thing", "singular", "is", "are", "there .", kind="original")
+    (tmp_path / "g.gold").write_text(mark.replace("Number=Sing", "Tense=Pres"))
+    with pytest.raises(AttnFlowError, match="the features 'Mood=Ind|Tense=Pres'"):
+        read(tmp_path / "g.gold")
+
+
 def test_tables_plain_and_gzipped(tmp_path):
     head = "prefix\tlabel\tverb\tother_form\tsubject_index\tattractors\trelative_clause\n"
     text = head + 'the "key\tsingular\tis\tare\t1\t\t1\n'
@@ -58,6 +105,24 @@ def test_blimp_pairs_that_differ_in_the_verb_alone(tmp_path):
     first, second = read(tmp_path / "a.jsonl")
     assert first == VerbExample("The box of pens", "singular", "doesn't", "don't", "open.", kind="x")
     assert second == VerbExample("The boys", "plural", "run", "runs", ".")
+
+
+def test_blimps_two_prefix_sets_compare_subjects(tmp_path):
+    pair = {"sentence_good": "The students pass a test.", "sentence_bad": "The student pass a test."}
+    flags = {"one_prefix_method": False, "two_prefix_method": True, "UID": "x_2"}
+    last = {"sentence_good": "They see the cat.", "sentence_bad": "They see the cats."}
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({**row, **flags}) for row in (pair, last)))
+    (one,) = read(tmp_path / "a.jsonl")
+    # Behind the last word of the other pair there is no verb, so it is left out.
+    assert one == VerbExample("The students", "plural", "pass", "", "a test.", 1, kind="x_2", against="The student")
+    singular = {"sentence_good": "A cat isn't here.", "sentence_bad": "A cats isn't here.", **flags}
+    assert next(iter(data.from_rows([singular]))).label == "singular"
+
+
+def test_other_sets_of_blimp_are_another_question():
+    row = {"sentence_good": "a this.", "sentence_bad": "a those.", "linguistics_term": "determiner_noun_agreement"}
+    with pytest.raises(AttnFlowError, match="holds pairs of determiner_noun_agreement"):
+        list(data.from_rows([row]))
 
 
 def test_names_go_to_datasets(monkeypatch):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from attnflow import AttnFlowError, blankout, capture, direct, flow, raw, rollout
+from attnflow.errors import AttnFlowWarning
 from attnflow.probes import pronouns
 from attnflow.probes.pronouns import PAPER, PronounExample, probe, probe_all
 
@@ -72,6 +73,57 @@ def test_causal_with_the_pronoun_given_the_names_are_compared(causal):
     assert [result.tokens[i] for i in (1, 5)] == ["developer", "designer"]
 
 
+def mean_log_probability(model, tokenizer, text, answer):
+    """Naive: one run per token of the answer."""
+    ids = tokenizer(text)["input_ids"]
+    total, pieces = 0.0, tokenizer(answer)["input_ids"]
+    for piece in pieces:
+        with torch.no_grad():
+            total += float(model(input_ids=torch.tensor([ids])).logits[0, -1].log_softmax(-1)[piece])
+        ids = [*ids, piece]
+    return total / len(pieces)
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "end", "answers"),
+    [
+        # Both have an article: it is part of the prompt. A name of two words is scored by both, divided by two.
+        ("The old author knows the designer because he sees", ("old author", "designer"), " the", None),
+        # Proper names have none, and a name beside an occupation makes the article part of its answer.
+        ("Mary knows John because he sees", ("Mary", "John"), "", None),
+        ("Mary knows the author because he sees", ("Mary", "author"), "", ("Mary", "the author")),
+        # Names that begin alike are told apart where they differ.
+        ("Mary Sara knows Mary John because he sees", ("Mary Sara", "Mary John"), "", None),
+    ],
+)
+def test_names_are_scored_by_all_their_pieces(causal, text, names, end, answers):
+    model, tokenizer = causal
+    result = probe(
+        model, tokenizer, PronounExample.of(text, names, ("he", "he"), "he"), methods=["rollout", "blankout"]
+    )
+    prompt = f'{text} The pronoun "he" refers to{end}'
+    expected = [mean_log_probability(model, tokenizer, prompt, a) for a in answers or names]
+    assert result.odds == pytest.approx(expected, abs=1e-4)
+    assert result.choice == int(expected[1] > expected[0])
+    shared = 1 if names[0].split()[0] == names[1].split()[0] else 0
+    assert result.position == len(tokenizer(prompt)["input_ids"]) - 1 + shared
+    assert np.abs(result.scores["blankout"]).max() > 0
+
+
+def test_names_keep_their_case():
+    example = PronounExample.of("The CEO met Ann before she left", ("CEO", "Ann"), ("he", "she"), "she")
+    prompt, named = pronouns._continued(example)
+    assert (prompt, named) == (' The pronoun "she" refers to', ("the CEO", "Ann"))
+
+
+def test_unknown_words_are_counted_and_told(masked):
+    lost = PronounExample.of("The author convinced Zyzzy of [MASK] love.", ("author", "Zyzzy"), ("her", "his"), gold=0)
+    with pytest.warns(AttnFlowWarning, match=r"1 of 2 sentences \(50%\) contain <unk>"):
+        results = probe_all(*masked, [lost, PAPER[0]], methods=["raw"])
+    assert [r.unknown for r in results] == [True, False]
+    assert [rate.count for rate in pronouns.unknown(results)] == [1, 0]
+
+
 def test_a_referent_behind_the_mask_is_found_though_the_mask_is_longer(masked):
     model, tokenizer = masked
     example = PronounExample.of("his book and the author John", ("author", "John"), ("his", "her"), "his")
@@ -137,5 +189,5 @@ def test_what_does_not_fit_is_an_error(masked, causal):
     with pytest.raises(AttnFlowError, match="one known token each"):
         probe(*masked, unknown)
     same = PronounExample.of("Mary convinced John of [MASK] love.", ("Mary", "John"), ("his", "his"))
-    with pytest.raises(AttnFlowError, match="begin with the same token"):
+    with pytest.raises(AttnFlowError, match="the same tokens as far"):
         probe(*causal, same)

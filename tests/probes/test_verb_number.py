@@ -6,9 +6,11 @@ import torch
 
 from attnflow import AttnFlowError, blankout, capture, rollout
 from attnflow.correlation import correlate
+from attnflow.errors import AttnFlowWarning
 from attnflow.probes import grammar, verb_number
 from attnflow.probes.data import VerbExample
 from attnflow.probes.scoring import kind_of, natural, word_ids
+from attnflow.probes.unknown import is_unknown
 
 
 @pytest.fixture
@@ -46,6 +48,61 @@ def test_the_masked_margin_is_read_at_the_mask(masked):
         at = model(**encoded).logits[0, 3]
     are, be = (tokenizer.convert_tokens_to_ids(w) for w in ("are", "is"))
     assert choice.margin == pytest.approx(float(at[are] - at[be]), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["masked", "causal"])
+def test_two_prefixes_are_compared_before_one_form(kind, request):
+    model, tokenizer = request.getfixturevalue(kind)
+    example = VerbExample("the keys", "plural", "are", "", "old .", 1, against="the key")
+    (choice,) = verb_number.choose(model, tokenizer, [example])
+    found = []
+    for prefix in ("The keys", "The key"):
+        text = f"{prefix} [MASK] old ." if kind == "masked" else prefix
+        encoded = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**encoded).logits[0, 3 if kind == "masked" else -1].double()
+        found.append(float(logits[tokenizer.convert_tokens_to_ids("are")] - logits.exp().sum().log()))
+    assert choice.margin == pytest.approx(found[0] - found[1], abs=1e-4)
+    rows = verb_number.layers(model, tokenizer, [example], methods=["raw"], references=["blankout"])
+    assert rows.values["raw", "blankout"].shape == (1, 2)
+
+
+def test_all_pieces_of_a_verb_count_behind_two_prefixes(causal):
+    model, tokenizer = causal
+    example = VerbExample("the keys", "plural", "are old", "", against="the key")
+    plain = VerbExample("the keys", "plural", "are", "is")
+    (choice, _) = verb_number.choose(model, tokenizer, [example, plain])
+    found = []
+    for prefix in ("The keys", "The key"):
+        ids = tokenizer(f"{prefix} are old", return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0].log_softmax(-1)
+        found.append(sum(float(logits[i, ids[0, i + 1]]) for i in (1, 2)))
+    assert choice.margin == pytest.approx(found[0] - found[1], abs=1e-4)
+
+
+def test_unknown_words_are_counted_and_told(classifier, causal):
+    known, lost = VerbExample("the keys", "plural"), VerbExample("the zyzzyvas", "plural")
+    with pytest.warns(AttnFlowWarning, match=r"1 of 2 sentences \(50%\) contain <unk>.*with <unk> \(n = 1\)"):
+        choices = verb_number.choose(*classifier, [known, lost])
+    assert [c.unknown for c in choices] == [False, True]
+    with_, without = verb_number.unknown(choices)
+    assert (with_.count, without.count) == (1, 1)
+    assert with_.right + without.right == sum(c.right for c in choices)
+    # A word that the data wrote as <unk> is as unknown; so is one behind the other prefix.
+    for example in (
+        VerbExample("the <unk> keys", "plural", "are", "is"),
+        VerbExample("the keys", "plural", "are", "", against="the zyzzyva"),
+    ):
+        with pytest.warns(AttnFlowWarning, match="1 of 1"):
+            assert verb_number.choose(*causal, [example])[0].unknown
+
+
+def test_a_byte_level_tokenizer_knows_every_word():
+    class Bytes:
+        unk_token_id = bos_token_id = eos_token_id = 0
+
+    assert not is_unknown(Bytes(), [0, 5, 6], "old words")
 
 
 def test_accuracy_by_attractors_and_the_majority(classifier):
