@@ -3,7 +3,7 @@
     python benchmarks/audit.py --data FOLDER --work FOLDER --part lstm-sst      # one part
     python benchmarks/audit.py --data FOLDER --work FOLDER                      # all of them
     python benchmarks/audit.py --redraw                                         # from the recorded CSV files
-    python benchmarks/audit.py --quick --work FOLDER                            # toy size, in about a minute
+    python benchmarks/audit.py --quick [--work FOLDER]                          # toy size, in about a minute
 
 The data folder holds sst/, agnews/ and imdb/. Every part keeps its runs in a folder of its own under ``--work``: a run
 that was stopped goes on, and what is finished is not done again. The numbers of finished experiments go into
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -240,6 +241,9 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(given)
     if options.redraw:
         return options
+    if options.quick and options.work is None:
+        # Toy size within a minute: one part, in a folder that nobody needs later.
+        options.work, options.part = Path(tempfile.mkdtemp()), options.part or PARTS[:1]
     if options.work is None:
         parser.error("--work is needed: the folder for checkpoints and results")
     if options.data is None and not options.quick:

@@ -133,6 +133,36 @@ def rows_of(name: str, found: dict[str, Finding], data: Data) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+RECORDS = ("correlation", "permutation", "seeds")
+TEXTS = 200
+
+
+def records_of(name: str, found: dict[str, Finding]) -> pd.DataFrame:
+    """One row per text (the first 200) and measurement, of the experiments whose spread the page shows.
+
+    ``group`` is the pair of rankings, the class or the seed; ``at`` is the largest weight; ``value`` is τ, the change
+    of the output (TVD) or the divergence of attention (JSD).
+    """
+    kind, set_ = name.split("-")
+    parts = []
+    for experiment in RECORDS:
+        if experiment not in found:
+            continue
+        rows = found[experiment].records.rename(columns={"instance": "number"})
+        rows = rows[rows["number"] < TEXTS]
+        if experiment == "correlation":
+            attends = rows["pair"].str.startswith("attention")
+            made = rows[~attends | (rows["method"] == "raw")].rename(columns={"pair": "group", "tau": "value"})
+        elif experiment == "permutation":
+            made = rows.rename(columns={"class": "group", "max_attention": "at", "change": "value"})
+        else:
+            made = rows.rename(columns={"seed": "group", "max_attention": "at", "jsd": "value"})
+        made = made.reindex(columns=["number", "group", "at", "value"])
+        parts.append(made.assign(model=kind, data=set_, experiment=experiment))
+    columns = ["model", "data", "experiment", "number", "group", "at", "value"]
+    return pd.concat(parts)[columns].round({"at": 4, "value": 4}) if parts else pd.DataFrame(columns=columns)
+
+
 def read(docs: Path) -> pd.DataFrame:
     """The recorded numbers."""
     return pd.read_csv(docs / "data" / "debate.csv", dtype={"published": str})
@@ -149,6 +179,8 @@ def write(page: Path, name: str, found: dict[str, Finding], data: Data, folder: 
         page.parent / "data" / "debate-verdicts.csv",
         pd.DataFrame(verdicts, columns=["model", "data", "experiment", "verdict"]),
     )
+    if len(records := records_of(name, found)):
+        _replace(page.parent / "data" / "debate-records.csv", records)
     picture = folder / "imposter.svg"
     if picture.is_file() and "imposter" in found:
         images = page.parent / "images"
@@ -176,11 +208,15 @@ def draw(page: Path) -> None:
     """Draw the figure from the CSV file and put it on the page, with the short table below it."""
     found = read(page.parent)
     save(overview(found), page.parent / "images" / "debate.svg")
-    old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
-    if "<!-- audit -->" not in old:
-        page.write_text(f"{old.rstrip()}\n\n<!-- audit -->\n<!-- /audit -->\n", encoding="utf-8")
+    records = page.parent / "data" / "debate-records.csv"
+    if records.is_file():
+        save(spreads(pd.read_csv(records, dtype={"group": str})), page.parent / "images" / "debate-records.svg")
     picture = "![The experiments of the debate on seven models, with the published figures](images/debate.svg)"
-    insert(page, "audit", f"{picture}\n\n{short_table(found)}")
+    for key, text in (("figure", picture), ("audit", short_table(found))):
+        old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
+        if f"<!-- {key} -->" not in old:
+            page.write_text(f"{old.rstrip()}\n\n<!-- {key} -->\n<!-- /{key} -->\n", encoding="utf-8")
+        insert(page, key, text)
 
 
 class Part:
@@ -207,6 +243,7 @@ def _parts(found: pd.DataFrame) -> list[Part]:
     return [Part(*key, rows) for key, rows in found.groupby(["model", "data"], sort=False)]
 
 
+RAW_LENGTH = "attention – ‖gradient‖, raw"
 RAW_GRADIENT, RAW_LOO, BOTH = "attention – gradient, raw", "attention – leave-one-out, raw", "gradient – leave-one-out"
 
 
@@ -217,13 +254,15 @@ def short_table(found: pd.DataFrame) -> str:
         cells = [
             _pair(part.value("uniform", "trained", "F1"), part.value("uniform", "uniform", "F1"), " / "),
             _number(part.value("correlation", RAW_GRADIENT, "mean τ")),
+            _number(part.value("correlation", RAW_LENGTH, "mean τ")),
             _number(part.value("correlation", RAW_LOO, "mean τ")),
             _number(part.value("permutation", "change of the output", "median TVD")),
             _number(part.value("adversary", "furthest weights", "mean JSD")),
             _pair(*(part.value("seeds", "other seeds", f"{end} JSD") for end in ("lowest", "highest")), "–"),
         ]
         rows.append([part.title, *cells])
-    head = ["model, data", "F1 trained / uniform", "τ gradient", "τ leave-one-out", "shuffled", "adversary", "seeds"]
+    head = ["model, data", "F1 trained / uniform", "τ gradient", "τ ‖gradient‖", "τ leave-one-out"]
+    head += ["shuffled", "adversary", "seeds"]
     return markdown(head, rows)
 
 
@@ -266,6 +305,44 @@ def overview(found: pd.DataFrame) -> Any:
         panel.title.set_fontsize("medium")
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False, fontsize="small", ncols=1)
     return figure
+
+
+def spreads(records: pd.DataFrame) -> Any:
+    """Per model a row of three panels: τ of every text, largest weight against change, and the JSD of every seed."""
+    from matplotlib.figure import Figure
+
+    models = list(records.groupby(["model", "data"], sort=False))
+    figure = Figure(figsize=(11, 3.1 * len(models)), layout="constrained")
+    for row, ((model, data), part) in zip(figure.subplots(len(models), 3, squeeze=False), models, strict=True):
+        of = {experiment: rows.dropna(subset="value") for experiment, rows in part.groupby("experiment")}
+        title = f"{MODELS[model]}, {TITLES[data]}"
+        if "correlation" in of:
+            _histograms(row[0], of["correlation"])
+        if "permutation" in of:
+            row[1].scatter(of["permutation"]["at"], of["permutation"]["value"], s=8, color="#0072b2", alpha=0.6)
+        if "seeds" in of:
+            _violins(row[2], of["seeds"])
+        row[0].set(title=f"{title}: rank correlation per text", xlabel="Kendall τ", ylabel="texts")
+        row[1].set(title="Shuffled attention", xlabel="largest weight", ylabel="median change (TVD)")
+        row[2].set(title="Attention of other seeds", xlabel="seed", ylabel="JSD per text")
+        for panel in row:
+            panel.title.set_fontsize("medium")
+            panel.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _histograms(panel: Any, rows: pd.DataFrame) -> None:
+    colours = ["#0072b2", "#56b4e9", "#d55e00", "#009e73", "#999999"]
+    edges = [i / 10 for i in range(-10, 11)]
+    for colour, (pair, own) in zip(colours, rows.groupby("group", sort=False), strict=False):
+        panel.hist(own["value"], edges, histtype="step", color=colour, label=pair)
+    panel.legend(frameon=False, fontsize="x-small", loc="upper left")
+
+
+def _violins(panel: Any, rows: pd.DataFrame) -> None:
+    seeds = list(rows.groupby("group", sort=False))
+    panel.violinplot([own["value"].to_numpy() for _, own in seeds], showmedians=True)
+    panel.set_xticks(range(1, len(seeds) + 1), [name for name, _ in seeds])
 
 
 def _dots(

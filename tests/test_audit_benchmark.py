@@ -106,9 +106,35 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
         page.write(target, "lstm-sst", {"uniform": again}, made, tmp_path)
     text, rows = target.read_text(), (tmp_path / "data" / "debate.csv").read_text()
     assert "| BiLSTM, SST | 0.500 / 0.250 |" in text and (tmp_path / "images" / "debate.svg").is_file()
-    assert text.startswith("# Page") and text.endswith("below\n") and "old" not in text
+    assert text.startswith("# Page") and "below" in text and "old" not in text
+    assert text.count("](images/debate.svg)") == 1
     assert rows.count("lstm,sst,uniform,uniform,F1,0.250,0.822") == 1 and "guide" not in rows
     assert "lstm,sst,uniform,So so." in (tmp_path / "data" / "debate-verdicts.csv").read_text()
+
+
+def test_the_spread_over_texts_is_kept_and_drawn(load, tmp_path):
+    import pandas as pd
+
+    from attnflow.audit import Finding
+
+    page = load("audit_page")
+    raw, both = "attention – gradient", "gradient – leave-one-out"
+    pairs = [(0, raw, "raw", 0.1), (0, raw, "flow", 0.9), (0, both, None, 0.3), (250, raw, "raw", 0.2)]
+    tables = {
+        "correlation": pd.DataFrame(pairs, columns=["number", "pair", "method", "tau"]),
+        "permutation": pd.DataFrame({"number": [0], "class": ["A"], "max_attention": [0.5], "change": [0.12345]}),
+        "seeds": pd.DataFrame({"instance": [0, 1], "seed": [1, 1], "max_attention": [0.5, 0.6], "jsd": [0.01, 0.02]}),
+    }
+    found = {n: Finding(n, pd.DataFrame(), records, "", ()) for n, records in tables.items()}
+    rows = page.records_of("lstm-sst", found)
+    assert rows[["experiment", "group", "value"]].to_numpy().tolist() == [
+        ["correlation", raw, 0.1], ["correlation", both, 0.3], ["permutation", "A", 0.1234],
+        ["seeds", 1, 0.01], ["seeds", 1, 0.02],
+    ]  # fmt: skip
+    histogram, scatter, violins = page.spreads(rows).axes
+    assert len(histogram.patches) == 2 and scatter.collections[0].get_offsets().tolist() == [[0.5, 0.1234]]
+    assert [tick.get_text() for tick in violins.get_xticklabels()] == ["1"]
+    assert not len(page.records_of("lstm-sst", {}))
 
 
 def test_a_new_run_replaces_its_own_rows_alone(load, tmp_path):
@@ -158,7 +184,7 @@ def test_the_docs_page_is_drawn_from_its_csv_file(load, tmp_path):
     with pytest.raises(SystemExit):
         bench.main(["--work", "somewhere"])
     with pytest.raises(SystemExit):
-        bench.main(["--quick"])
+        bench.main([])
 
 
 def test_the_recorded_numbers_are_what_a_run_would_name(load):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from attnflow.commands.console import Edges, check_data, goes_on, numbers_of, pr
 from attnflow.commands.names import ALL, EXPERIMENTS, one_of
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, endings
+
+if TYPE_CHECKING:
+    from attnflow.audit.finding import Finding
 
 PARTS = ("page", "markdown")
 
@@ -39,7 +42,10 @@ def audit_command(
     ] = 200,
     rows: Annotated[int | None, typer.Option(help="Read only this many rows of DATA.", min=1)] = None,
     layers: Annotated[
-        str, typer.Option(help="Layers for correlation, permutation and adversary: comma-separated numbers, or 'all'.")
+        str,
+        typer.Option(
+            help="Layers of correlation, permutation, adversary: the model's own numbers, comma-separated, or 'all'."
+        ),
     ] = "-1",
     edges: Edges = None,
     permutations: Annotated[int, typer.Option(help="Number of permutations per text.", min=1)] = 100,
@@ -62,9 +68,9 @@ def audit_command(
     ] = 2,
     max_length: Annotated[int, typer.Option(help="Cut texts to this many tokens.", min=3)] = 256,
     seed: Annotated[int, typer.Option(help="Seed of the base model, the permutations and the split.")] = 0,
-    work: Annotated[Path, typer.Option(help="Folder for checkpoints; a stopped run goes on from there.")] = Path(
-        "attnflow-audit"
-    ),
+    work: Annotated[
+        Path, typer.Option(help="Folder for checkpoints, where a stopped run goes on, and for the records.")
+    ] = Path("attnflow-audit"),
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help=f"Write the report to this file: {endings(*PARTS)}.")
     ] = None,
@@ -75,6 +81,7 @@ def audit_command(
     from attnflow.audit.registry import named
     from attnflow.audit.report import write_report
     from attnflow.audit.runner import run
+    from attnflow.audit.saved import save_records
     from attnflow.scoring.registry import names, with_edges
 
     wanted = [e.name for e in named(experiment)]
@@ -85,18 +92,29 @@ def audit_command(
     # Only correlation and guide compare methods; without --edges they choose what fits the model.
     methods = {"methods": with_edges(names("attention", shown=True), edges)} if edges else {}
     again = f"the checkpoints are in {work.resolve()}. Give the same command again to go on from there."
+    facts = {"Model": model, "Data": data, "Experiments": ", ".join(wanted)}
+    # What decides the numbers and is not among an experiment's own settings.
+    chosen = {
+        "model": model, "data": data, "text_column": text_column, "label_column": label_column, "valid": valid,
+        "test": test, "rows": rows, "limit": limit, "epochs": epochs, "patience": patience, "batch": batch,
+        "rate": rate, "min_count": min_count, "max_length": max_length, "seed": seed,
+    }  # fmt: skip
+
+    def told(finding: Finding) -> None:
+        typer.echo(finding.to_markdown() + "\n")
+        typer.echo(f"Records: {save_records(finding, work / 'records', chosen).resolve()}\n")
+
     with goes_on(again):
         findings = run(
             wanted, model, data, text_column=text_column, label_column=label_column, valid=valid, test=test, rows=rows,
             limit=limit, min_count=min_count, max_length=max_length, epochs=epochs, patience=patience, batch=batch,
             rate=rate, seed=seed, work=work, bar=progress,
-            report=lambda finding: typer.echo(finding.to_markdown() + "\n"),
+            report=told,
             layers=layers if layers == ALL else numbers_of("--layers", layers), permutations=permutations,
             epsilon=epsilon, steps=steps, seeds=numbers_of("--seeds", seeds), penalties=_floats(penalties),
             **methods,
         )  # fmt: skip
     if out is not None:
-        facts = {"Model": model, "Data": data, "Experiments": ", ".join(wanted)}
         for path in write_report(list(findings.values()), out, f"Audit of {model}", facts, overwrite):
             typer.echo(f"Written: {path.resolve()}")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from attnflow import demo
@@ -57,6 +59,8 @@ def test_all_experiments_in_one_report(name, data, tmp_path, capsys):
         page = page.replace(known, "")
     assert "http" not in page
     assert (work / "seed-0").is_dir()
+    saved = {path.name.split("-")[0]: len(pd.read_csv(path)) for path in (work / "records").glob("*.csv")}
+    assert len(saved) == 7 and min(saved.values()) > 0
 
 
 def test_a_saved_classifier_is_read_as_it_is(data, tmp_path, capsys, monkeypatch):
@@ -66,7 +70,27 @@ def test_a_saved_classifier_is_read_as_it_is(data, tmp_path, capsys, monkeypatch
     run("audit", "permutation", "model", data, "--limit", 2, "--permutations", 3, "--out", "report.md")
     assert "### permutation" in capsys.readouterr().out
     assert "![Does the output change" in Path("report.md").read_text()
-    assert Path("report-permutation.svg").is_file() and not Path("attnflow-audit").exists()
+    assert Path("report-permutation.svg").is_file()
+
+
+def test_the_records_of_an_experiment_are_kept(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    demo.model().save_pretrained("model")
+    demo.tokenizer().save_pretrained("model")
+    given = ("audit", "permutation", "model", data, "--limit", 2, "--permutations", 3)
+    run(*given)
+    folder = Path("attnflow-audit/records").resolve()
+    (file,) = folder.glob("*.csv")
+    assert f"Records: {file}" in capsys.readouterr().out.replace("\n", "")
+    told = json.loads(file.with_suffix(".json").read_text())
+    assert told["facts"]["model"] == "model" and told["settings"]["permutations"] == 3
+    assert told["records"] == file.name and told["verdict"] and told["limits"]
+    before = file.read_bytes()
+    run(*given)
+    assert len(list(folder.glob("*.csv"))) == 1 and file.read_bytes() == before
+    # Another setting is another file: what was measured before stays.
+    run(*given[:-1], 4)
+    assert len(list(folder.glob("*.csv"))) == 2 and file.read_bytes() == before
 
 
 def test_edges_go_with_the_methods_that_are_compared(data, tmp_path, capsys, monkeypatch):
