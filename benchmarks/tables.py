@@ -1,6 +1,7 @@
 """Tables 1, 2 and 3 of Abnar & Zuidema (2020) made again: CSV files, a figure and a table in docs/reproduction.md.
 
     python benchmarks/tables.py --model FOLDER [--model FOLDER …] --data FOLDER [--sst2 FOLDER --sst2-data FILE]
+    python benchmarks/tables.py --depth
     python benchmarks/tables.py --redraw
 
 Each --model is a verb-number model that benchmarks/train_verb_number.py trained, one for each seed (default: the model
@@ -8,7 +9,8 @@ inside the package). --data holds test.tsv.gz (hard: three quarters have attract
 the correlations are computed on both. --sst2 is a classifier that benchmarks/train_sst2.py trained, for Table 3. Every
 model's correlations are kept in --work, so a run that was stopped goes on. Without --data the sentences are those of
 the package's own grammar, and the docs stay as they are. ``--quick`` uses 20 sentences and writes nothing.
-``--redraw`` computes nothing: it draws the figure and the short table from the recorded CSV files.
+``--depth`` measures alone how many flows are saturated by depth, on models of 6 to 30 layers. ``--redraw`` computes
+nothing: it draws the figures and the short table from the recorded CSV files.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean
 
 METHODS = {"raw": raw, "rollout": rollout, "flow": flow}
-# Mean and standard deviation over 2,000 sentences (100 in Table 3, layers 1, 3, 5, 6), as printed in the paper.
+# Mean and standard deviation over 2,000 sentences (100 in Table 3, four of the layers), as printed in the paper.
 PAPER = {
     "Table 1": {
         "raw": "0.69±0.27 0.10±0.43 -0.11±0.49 -0.09±0.52 0.20±0.45 0.29±0.39",
@@ -176,7 +178,7 @@ def records(
         for method in METHODS:
             same = {"table": table, "set": part, "variant": variant.name, "method": method}
             for name, run in shown:
-                for layer, column in enumerate(run[variant, method].T, 1):
+                for layer, column in enumerate(run[variant, method].T):
                     mean = Mean.of(column)
                     yield same | {
                         "model": name, "layer": layer, "mean": mean.mean, "std": mean.std,
@@ -184,15 +186,15 @@ def records(
                     }  # fmt: skip
             if len(shown) > 1:
                 means = np.array([np.nanmean(run[variant, method], 0) for _, run in shown])
-                for layer, (mean, spread) in enumerate(zip(means.mean(0), means.std(0, ddof=1), strict=True), 1):
+                for layer, (mean, spread) in enumerate(zip(means.mean(0), means.std(0, ddof=1), strict=True)):
                     yield same | {"model": tables_page.SEEDS, "layer": layer, "mean": mean, "std": spread}
 
 
 def published() -> Iterator[dict[str, Any]]:
-    """The paper's tables as records."""
+    """The paper's tables as records, layers counted from 0 as everywhere here: the paper's layer 1 is layer 0."""
     for table, methods in PAPER.items():
         for method, row in methods.items():
-            for layer, cell in enumerate(row.split(), 1):
+            for layer, cell in enumerate(row.split()):
                 if cell != "–":
                     mean, std = map(float, cell.split("±"))
                     same = {"table": table, "model": tables_page.PAPER, "method": method}
@@ -248,6 +250,23 @@ def sst2_records(folder: Path, file: Path, count: int) -> tuple[list[dict[str, A
     return list(records("Table 3", "sst2", [run], [name], VARIANTS_3)), accuracy
 
 
+def saturation_records(small: bool = False) -> Iterator[dict[str, Any]]:
+    """By model and depth: the share of pairs whose flow is the least of its source's and its sink's capacity.
+
+    Such a flow says nothing about the way between them. Rows of the text of flow_networks.py, 64 tokens of it.
+    """
+    from flow_bounds import NAMES, N, saturation
+    from flow_networks import available, real
+
+    from attnflow.scoring.flow.integers import integers
+
+    for key, there in available().items():
+        if there and not (small and key != "minilm"):
+            shares = saturation(integers(real(key, 16 if small else N)))
+            for layer, share in enumerate(shares):
+                yield {"model": NAMES[key], "layers": len(shares), "layer": layer, "share": share}
+
+
 def figures(folder: Path | None, out: Path) -> None:
     """The paper's layer × token heat-maps for its example sentences, from our model."""
     from attnflow.scoring.explain import explain
@@ -272,6 +291,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parse.add_argument("--work", type=Path, default=Path("build/tables"), help="where finished parts are kept")
     parse.add_argument("--docs", type=Path, default=FOLDER.parent, help="where the page and its data are written")
     parse.add_argument("--figures", action="store_true", help="also draw docs/images/verb-number-*.png")
+    parse.add_argument("--depth", action="store_true", help="only saturation by depth: its CSV file and figure")
     parse.add_argument("--redraw", action="store_true", help="draw from the recorded CSV files, without computing")
     parse.add_argument("--quick", action="store_true", help="20 sentences, nothing written")
     return parse.parse_args(arguments)
@@ -299,6 +319,12 @@ def frame_of(found: list[dict[str, Any]]) -> pd.DataFrame:
 
 def main(arguments: list[str] | None = None) -> str:
     options = options_of(arguments)
+    if options.depth:
+        found = pd.DataFrame(saturation_records(options.quick))
+        print(found.to_string(index=False))
+        if not options.quick:
+            tables_page.write_saturation(options.docs, found)
+        return ""
     try:
         found, accuracy = tables_page.read(options.docs) if options.redraw else compute(options)
     except AttnFlowError as error:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from report import insert, markdown, save
+from report import insert, markdown, save, stays
 
 METHODS = ("raw", "rollout", "flow")
 PAPER, SEEDS = "paper", "seeds"
 # Table 1 is the one that the figure and the short table show.
 TABLE, REFERENCE = "Table 1", "blank-out"
 SETS = {"test": "test sentences (hard)", "valid": "natural sentences", "grammar": "the package's own grammar"}
+SHADES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 COLOURS = {"test": "#0072b2", "valid": "#d55e00", "grammar": "#009e73"}
 
 
@@ -34,12 +35,66 @@ def write(docs: Path, correlations: pd.DataFrame, accuracy: pd.DataFrame) -> Non
         frame.to_csv(docs / "data" / f"reproduction-{name}.csv", index=False, float_format="%.4f")
 
 
+def write_saturation(docs: Path, found: pd.DataFrame) -> None:
+    """Write the CSV file of saturation by depth, and draw its figure."""
+    path = docs / "data" / "reproduction-saturation.csv"
+    if not stays(path):
+        found.to_csv(path, index=False, float_format="%.4f")
+        draw(docs)
+
+
 def draw(docs: Path) -> None:
-    """Draw the figure from the CSV file and put it on the page, with the short table below it."""
-    correlations, _ = read(docs)
+    """Draw the figures from the CSV files and put the first on the page, with the short table below it."""
+    correlations, accuracy = read(docs)
     save(layer_curves(correlations), docs / "images" / "reproduction.svg")
+    save(by_attractors(accuracy), docs / "images" / "reproduction-accuracy.svg")
+    depth = docs / "data" / "reproduction-saturation.csv"
+    if depth.is_file():
+        save(by_depth(pd.read_csv(depth)), docs / "images" / "reproduction-saturation.svg")
     picture = f"![Correlation with {REFERENCE} by layer, for raw attention, rollout and flow](images/reproduction.svg)"
-    insert(docs / "reproduction.md", "tables", f"{picture}\n\n{short_table(correlations)}")
+    insert(docs / "reproduction.md", "figure", picture)
+    insert(docs / "reproduction.md", "tables", short_table(correlations))
+
+
+def by_attractors(accuracy: pd.DataFrame) -> Any:
+    """One panel for each set of sentences: every seed with its 95 % intervals, and the more frequent number dashed."""
+    from matplotlib.figure import Figure
+
+    rows = accuracy[accuracy["set"].isin(SETS) & (accuracy["attractors"] != "all")]
+    sets = [name for name in SETS if name in set(rows["set"])]
+    figure = Figure(figsize=(4.5 * len(sets), 3.2), layout="constrained")
+    panels = figure.subplots(1, len(sets), sharey=True, squeeze=False)[0]
+    for panel, name in zip(panels, sets, strict=True):
+        of_set = rows[rows["set"] == name]
+        for shade, (model, part) in enumerate(of_set.groupby("model")):
+            at = part["attractors"].astype(int) + 0.06 * (shade - 1)
+            spread = [part["accuracy"] - part["low"], part["high"] - part["accuracy"]]
+            colour = SHADES[shade % len(SHADES)]
+            panel.errorbar(at, part["accuracy"], yerr=spread, color=colour, marker="o", markersize=4, label=model)
+        base = of_set[of_set["model"] == of_set["model"].iloc[0]]
+        frequent = "always the more frequent number"
+        panel.plot(base["attractors"].astype(int), base["majority"], "k--", linewidth=1, label=frequent)
+        panel.set(title=SETS[name], xlabel="attractors", xticks=sorted(set(of_set["attractors"].astype(int))))
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("accuracy")
+    panels[0].legend(frameon=False, fontsize="small")
+    return figure
+
+
+def by_depth(saturation: pd.DataFrame) -> Any:
+    """The share of saturated flows by the number of layers below, one curve per model."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5, 3.2), layout="constrained")
+    panel = figure.subplots()
+    for shade, (model, part) in enumerate(saturation.groupby("model", sort=False)):
+        label = f"{model}, {int(part['layers'].iloc[0])} layers"
+        deep = part[part["layer"] >= 1]
+        panel.plot(deep["layer"] + 1, deep["share"], color=SHADES[shade % len(SHADES)], marker="o", ms=3, label=label)
+    panel.set(xlabel="layers that the flow goes through", ylabel="share of saturated flows", ylim=(-0.03, 1.03))
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False, fontsize="small")
+    return figure
 
 
 def _as_published(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -79,17 +134,19 @@ def short_table(correlations: pd.DataFrame) -> str:
     last = int(rows.loc[rows["model"] != PAPER, "layer"].max())
     lines = []
     for method in METHODS:
-        for layer in sorted({1, last} | ({last // 2 + 1} if method == "flow" else set())):
+        for layer in sorted({0, last} | ({last // 2 + 1} if method == "flow" else set())):
             found = rows[(rows["method"] == method) & (rows["layer"] == layer)]
             paper = found[found["model"] == PAPER]["mean"]
-            ours = (_of_seeds(found[found["set"] == name]) for name in sets)
+            ours = (_of_seeds(found[found["set"] == name], *paper) for name in sets)
             lines.append([method, layer, *(f"{mean:.2f}" for mean in paper), *ours])
     return markdown(["method", "layer", "paper", *(SETS[name] for name in sets)], lines)
 
 
-def _of_seeds(rows: pd.DataFrame) -> str:
-    """The mean of the seeds and their standard deviation; of one seed its mean alone."""
+def _of_seeds(rows: pd.DataFrame, paper: float = float("nan")) -> str:
+    """The mean of the seeds, their standard deviation, and the distance to the paper in it; of one seed its mean."""
     seeds = rows[rows["model"] == SEEDS]
-    if len(seeds):
-        return f"{seeds['mean'].iloc[0]:.2f} ± {seeds['std'].iloc[0]:.2f}"
-    return f"{rows['mean'].iloc[0]:.2f}"
+    if not len(seeds):
+        return f"{rows['mean'].iloc[0]:.2f}"
+    mean, spread = float(seeds["mean"].iloc[0]), float(seeds["std"].iloc[0])
+    apart = f" ({(mean - paper) / spread:+.1f})".replace("-", "−") if spread > 0 and paper == paper else ""
+    return f"{mean:.2f} ± {spread:.2f}{apart}"
