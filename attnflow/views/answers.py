@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from markupsafe import Markup, escape
 from attnflow.answers.attribution import Attribution
 from attnflow.answers.sources import Source
 from attnflow.views.colours import weights
-from attnflow.views.html import part, policy
+from attnflow.views.html import framed, part
 from attnflow.views.names import show_line, show_text
 from attnflow.views.page_data import squeezed
 
@@ -24,22 +23,15 @@ CAVEAT = (
 
 def answer_page(found: Attribution) -> str:
     """One self-contained page: nothing is loaded from anywhere, and all text is escaped."""
-    script = part("answers.js")
-    tints = weights(found.shares()[0])
-    parts = {
-        "title": "What the answer drew on",
-        "policy": policy(script),
-        "style": part("answers.css"),
+    body = {
         "facts": _facts(found),
-        "prompt": _prompt(found, tints),
+        "prompt": _prompt(found, weights(found.shares()[0])),
         "pictures": _pictures(found),
         "answer": _answer(found),
         "fallback": _table(found),
         "footer": _footer(found),
-        "data": squeezed(page_data(found)),
-        "script": script,
     }
-    return Template(part("answers.html")).substitute({name: escape(value) for name, value in parts.items()})
+    return framed("answers", "What the answer drew on", body, squeezed(page_data(found)), part("answers.js"))
 
 
 def page_data(found: Attribution) -> dict[str, Any]:

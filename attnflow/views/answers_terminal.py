@@ -35,18 +35,24 @@ def table(found: Attribution, unit: int, k: int, console: Console) -> Table:
     out = Table(title=escape(title), title_justify="left")
     shares = {name: found.shares(name)[unit] for name in found.scores}
     drawn = 8 if console.is_terminal and console.width > 60 + 20 * len(shares) else 0
-    # The numbers are what the table is for: on a narrow screen the text gives way.
-    out.add_column("source", no_wrap=True, min_width=11, max_width=22)
-    for name in found.scores:
-        out.add_column(name, no_wrap=True, min_width=max(len(name), 6 + drawn))
-    for way in found.checks:
-        out.add_column(f"without\n({way})", justify="right", min_width=9)
-    out.add_column("text", no_wrap=True, overflow="ellipsis")
-    for i in found.ranked(unit)[:k]:
+    shown = found.ranked(unit)[:k]
+    named = min(max([6, *(len(show_line(found.sources[i].name)) for i in shown)]), 22)
+    numbers = [max(len(name), 6 + drawn) for name in found.scores] + [max(7, len(way) + 2) for way in found.checks]
+    # The numbers are what the table is for: on a narrow screen the text gives way. rich would narrow the numbers too.
+    room = console.width - named - sum(numbers) - 3 * (len(numbers) + 2) - 1
+    out.add_column("source", no_wrap=True, width=named)
+    for name, width in zip(found.scores, numbers, strict=False):
+        out.add_column(name, no_wrap=True, width=width)
+    for way, width in zip(found.checks, numbers[len(found.scores) :], strict=True):
+        out.add_column(f"without\n({way})", justify="right", width=width)
+    if room > 0:
+        out.add_column("text", no_wrap=True, overflow="ellipsis", max_width=max(room, 4))
+    for i in shown:
         cells = [_share(float(s[i]), float(s.max()), drawn) for s in shares.values()]
         lost = ["" if np.isnan(c[unit, i]) else f"{c[unit, i]:+.2f}" for c in found.checks.values()]
         source = found.sources[i]
-        out.add_row(Text(show_line(source.name)), *cells, *lost, Text(show_line(source.text) if source.text else ""))
+        text = [Text(show_line(source.text) if source.text else "")] if room > 0 else []
+        out.add_row(Text(show_line(source.name)), *cells, *lost, *text)
     return out
 
 

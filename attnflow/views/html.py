@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from string import Template
@@ -43,18 +43,30 @@ def flow_page(graph: FlowGraph, title: str = "Attention flow") -> str:
     '<!doctype html>'
     """
     script = Markup("\n").join(map(part, SCRIPTS))
-    parts = {
-        "title": title,
-        "policy": policy(script),
-        "style": part("page.css"),
+    body = {
         "plain": _plain_words(graph),
         "facts": _graph_facts(graph),
         "fallback": _output_table(graph.outputs[0], [show(t) for t in graph.net.tokens]),
         "footer": _graph_footer(graph),
-        "data": squeezed(page_data(graph)),
+    }
+    return framed("page", title, body, squeezed(page_data(graph)), script)
+
+
+def framed(kind: str, title: str, body: Mapping[str, str], data: str, script: Markup) -> str:
+    """A page with a script: its ``kind`` names the body and the style; data are what the script reads."""
+    frame = {
+        "title": title,
+        "policy": policy(script),
+        "style": part(f"{kind}.css"),
+        "body": _filled(f"{kind}.html", body),
+        "data": data,
         "script": script,
     }
-    return Template(part("page.html")).substitute({name: escape(part) for name, part in parts.items()})
+    return str(_filled("frame.html", frame))
+
+
+def _filled(template: str, parts: Mapping[str, str]) -> Markup:
+    return Markup(Template(part(template)).substitute({name: escape(text) for name, text in parts.items()}))
 
 
 def page(results: Sequence[Relevance], title: str = "attnflow") -> str:

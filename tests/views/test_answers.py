@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from attnflow.views.answers import answer_page
@@ -13,10 +14,17 @@ from tests.answers.test_attribution import record
 from tests.pages import data_of
 
 
-def printed(**options):
+def printed(width=120, **options):
     file = io.StringIO()
-    print_attribution(record(), console=Console(file=file, width=120, **options))
+    print_attribution(record(), console=Console(file=file, width=width, **options))
     return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [44, 60, 80])
+def test_on_a_narrow_screen_the_text_gives_way_and_no_number(width):
+    lines = printed(width).splitlines()
+    assert max(len(line) for line in lines if line[:1] in "┏│") <= width
+    assert any("75.0%" in line and "+0.50" in line for line in lines)
 
 
 def test_terminal():
