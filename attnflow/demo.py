@@ -21,8 +21,9 @@ WHY = (
     "What to see: the verb goes with the subject, keys, and not with cabinet, which stands right before it. The first "
     f"column, {METHOD}, asks each layer what it loses without an input and follows that down to the words; blankout "
     "takes a word away and asks the model itself. Attention alone (raw, rollout, flow) says where the model looked, "
-    "which is often another word: on 17 such sentences the first column ranks the subject first in 15, blankout in 8, "
-    "rollout of attention in 1 (python -m attnflow.demo counts them)."
+    "which is often another word. This sentence was chosen because the subject wins: on 17 such sentences, this one "
+    "among them, the first column ranks the subject first in 15, blankout in 8, rollout of attention in 1 "
+    "(python -m attnflow.demo counts them)."
 )
 # Subject, preposition, another noun of the other number: what decides the verb is known.
 SENTENCES = (

@@ -31,7 +31,6 @@ def test_the_counts_that_the_demo_names():
     counts = demo.subject_first([demo.METHOD, "blankout", "rollout"])
     assert counts == {demo.METHOD: 15, "blankout": 8, "rollout": 1}
     assert (
-        f"on {len(demo.SENTENCES)} such sentences the first column ranks the subject first in 15, blankout in 8, "
-        in demo.WHY
+        f"on {len(demo.SENTENCES)} such sentences, this one among them, the first column ranks the subject "
+        "first in 15, blankout in 8, rollout of attention in 1 " in demo.WHY
     )
-    assert "rollout of attention in 1 " in demo.WHY
