@@ -17,6 +17,7 @@ import argparse
 import gc
 import json
 import random
+import sys
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -25,9 +26,12 @@ from typing import Any
 import numpy as np
 
 from attnflow.answers.questions import interval
-from benchmarks.weights import smollm2
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # so that it runs as a script too
+
+from benchmarks.weights import smollm2  # noqa: E402
+
 PAGE = ROOT / "docs" / "benchmarks" / "answers.md"
 
 DOCUMENTS = 6
@@ -260,6 +264,10 @@ def shaped(what: str) -> Any:
         hidden_size=1024, intermediate_size=2816, num_hidden_layers=16, num_attention_heads=16, num_key_value_heads=4,
         vocab_size=32_000, max_position_embeddings=16_384,
     )  # fmt: skip
+    if what == "tiny":
+        config = LlamaConfig(
+            hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=32_000
+        )  # fmt: skip
     return LlamaForCausalLM(config).eval()
 
 
@@ -317,7 +325,8 @@ def memory(name: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = parser.add_subparsers(dest="part", required=True)
+    parser.add_argument("--quick", action="store_true", help="a tiny model, the recorded questions, nothing written")
+    parts = parser.add_subparsers(dest="part")
     runs = parts.add_parser("run")
     runs.add_argument("--out", type=Path, required=True)
     runs.add_argument("--most", type=int, default=10_000)
@@ -329,7 +338,13 @@ def main() -> None:
     costs.add_argument("--ways", nargs="*", default=["plain", "direct:alti", "direct", "rollout"])
     costs.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
-    if given.part == "run":
+    if given.quick:
+        recorded = (ROOT / "docs" / "data" / "answers_needles.jsonl").read_text().splitlines()
+        print(*accuracy([json.loads(line) for line in recorded]), sep="\n")
+        cost("tiny", 160, ["plain", "direct:alti", "direct", "rollout"], 1, 8)
+    elif given.part is None:
+        parser.error("one of run, report and cost is needed")
+    elif given.part == "run":
         run(given.out, given.most, given.lengths)
     elif given.part == "report":
         report(given.file)

@@ -24,7 +24,7 @@ from report import markdown, write
 from attnflow import compare
 
 METHODS = ("raw", "rollout", "flow")
-STEPS = 16
+STEPS, COUNT = 16, 2000
 REFERENCES = {
     "gradient": {},
     "input×gradient": {"method": "input_x_gradient"},
@@ -47,8 +47,8 @@ def grammar(count: int) -> list[str]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="60 sentences")
-    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--quick", action="store_true", help="3 sentences, nothing written")
+    parser.add_argument("--count", type=int, default=COUNT, help="another number leaves the page as it is")
     parser.add_argument("--data", help="a file or a dataset's name")
     parser.add_argument("--text-column")
     parser.add_argument("--max-length", type=int, default=32, help="cut sentences to this many tokens")
@@ -72,7 +72,7 @@ def main() -> None:
 
         model, tokenizer = load(given.model)
         name = given.model
-    count = 60 if given.quick else given.count
+    count = 3 if given.quick else given.count
     out = given.out or Path(tempfile.mkdtemp()) / "correlations"
     result = compare(
         model, tokenizer, given.data or grammar(count), methods=METHODS, references=REFERENCES, limit=count,
@@ -94,7 +94,10 @@ def main() -> None:
         f"Kendall's τ-b, without special tokens:\n\n{result.to_markdown('kendall')}\n\n"
         "Spearman, without special tokens:"
     )
-    write("correlations", "Layer-wise correlations", head, lines[1:], text, "python benchmarks/correlations.py")
+    if given.count != COUNT or given.data is not None or given.model is not None:
+        print(f"{text}\n\n{markdown(head, lines[1:])}\n\nThe page is of {COUNT} sentences on MiniLM, and stays.")
+    else:
+        write("correlations", "Layer-wise correlations", head, lines[1:], text, "python benchmarks/correlations.py")
     print(f"records: {out}")
 
 

@@ -21,6 +21,7 @@ NAME is one of
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -125,15 +126,20 @@ def clock(folder: str, data: str, limit: int) -> None:
 
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("action", choices=["run", "page", "time"])
+    parse.add_argument("action", nargs="?", choices=["run", "page", "time"])
     parse.add_argument("name", nargs="?")
     parse.add_argument("--work", type=Path, default=Path("build/league"))
     parse.add_argument("--model")
     parse.add_argument("--data")
     parse.add_argument("--limit", type=int, default=100)
+    parse.add_argument("--quick", action="store_true", help="one text, the small league of layers, nothing written")
     given = parse.parse_args()
     torch.set_num_threads(1)
-    if given.action == "page":
+    if given.quick:
+        run("verb-shipped-layers", Path(tempfile.mkdtemp()), None, None, 2)
+    elif given.action is None:
+        parse.error("one of run, page and time is needed")
+    elif given.action == "page":
         write_page(given.work, Path(__file__).parent.parent / "docs")
     elif given.action == "time":
         clock(given.model, given.data, given.limit)

@@ -1,17 +1,60 @@
-"""A table on the screen and the same table under docs/benchmarks/, with the command that made it."""
+"""What every benchmark shares: its table on the screen and in the docs, with the command, the day and the versions.
+
+A run with ``--quick`` measures next to nothing: it shows that a benchmark works. Whatever it is asked to write, this
+module leaves the docs as they are.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
+import sys
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
+DOCS = FOLDER.parent
+PACKAGES = ("attnflow", "torch", "transformers", "numpy")
+_START = time.monotonic()
+
+
+def quick() -> bool:
+    """Whether this run is a small one, which records nothing."""
+    return "--quick" in sys.argv
+
+
+def stays(path: Path) -> bool:
+    """True, and said, where a small run would have replaced something in the docs."""
+    if not quick() or DOCS.resolve() not in path.resolve().parents:
+        return False
+    print(f"--quick: {path.name} stays as it is.")
+    return True
+
+
+def made(command: str = "", packages: Sequence[str] = PACKAGES) -> str:
+    """The line that every page ends with: command, day, duration, versions.
+
+    ``command`` is by default the one that was given, with FOLDER or FILE for every path.
+    """
+    if not command:
+        given = [("FOLDER" if Path(a).is_dir() else "FILE") if os.sep in a else a for a in sys.argv[1:]]
+        command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *given])
+    day = datetime.now(UTC)
+    took = time.monotonic() - _START
+    duration = f"{took:.0f} s" if took < 600 else f"{took / 60:.0f} min"
+    versions = ", ".join(f"{p} {version(p)}" for p in packages)
+    return (
+        f"Made by `{command}` on {day.day} {day:%B %Y} in {duration}, with {versions}, Python "
+        f"{platform.python_version()}, {os.cpu_count()} cores."
+    )
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
@@ -21,11 +64,11 @@ def write(
 ) -> None:
     """Print the table and write ``docs/benchmarks/<name>.md``."""
     table = markdown(head, rows)
-    packages = ", ".join(f"{p} {version(p)}" for p in ("attnflow", "torch", "transformers", "numpy"))
-    made = f"Made by `{command}` with {packages}, Python {platform.python_version()}."
     print(f"{title}\n\n{table}\n\n{text}")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / f"{name}.md").write_text(f"# {title}\n\n{text}\n\n{table}\n\n{made}\n", encoding="utf-8")
+    path = FOLDER / f"{name}.md"
+    if not stays(path):
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {title}\n\n{text}\n\n{table}\n\n{made(command)}\n", encoding="utf-8")
 
 
 def insert(path: Path, key: str, text: str) -> None:
@@ -36,13 +79,16 @@ def insert(path: Path, key: str, text: str) -> None:
     _, closed, after = rest.partition(last)
     if not found or not closed:
         raise SystemExit(f"{path} has no {first} … {last}, so there is no place for the result.")
-    path.write_text(f"{before}{first}\n\n{text.strip()}\n\n{last}{after}", encoding="utf-8")
+    if not stays(path):
+        path.write_text(f"{before}{first}\n\n{text.strip()}\n\n{last}{after}", encoding="utf-8")
 
 
 def save(figure: Any, path: Path) -> None:
     """Write a figure as SVG; the same figure gives the same bytes."""
     import matplotlib
 
+    if stays(path):
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "attnflow"}):
         figure.savefig(path, metadata={"Date": None})

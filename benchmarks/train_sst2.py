@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,14 @@ def read(path: Path, limit: int | None = None) -> list[tuple[str, int]]:
     lines = path.read_text(encoding="utf-8").splitlines()[1:]
     rows = [line.rsplit("\t", 1) for line in lines]
     return [(text.strip(), int(label)) for text, label in rows][:limit]
+
+
+def made_up(folder: Path) -> Path:
+    """A folder with train.tsv and dev.tsv of sentences whose label is one word."""
+    for name, count in (("train", 64), ("dev", 16)):
+        rows = (f"a {('dull', 'fine')[i % 2]} film number {i}\t{i % 2}" for i in range(count))
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n", encoding="utf-8")
+    return folder
 
 
 def batch(tokenizer: Any, rows: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
@@ -62,8 +71,11 @@ def freeze(model: Any, layers: int) -> None:
 
 def main(arguments: list[str] | None = None) -> float:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--data", type=Path, required=True)
-    parse.add_argument("--out", type=Path, required=True)
+    parse.add_argument("--data", type=Path)
+    parse.add_argument("--out", type=Path)
+    parse.add_argument(
+        "--quick", action="store_true", help="64 made-up sentences, the top layer alone, a folder that is thrown away"
+    )
     parse.add_argument("--base", default=minilm() or "distilbert-base-uncased")
     parse.add_argument("--limit", type=int, default=20_000)
     parse.add_argument("--epochs", type=int, default=1)
@@ -72,6 +84,11 @@ def main(arguments: list[str] | None = None) -> float:
     parse.add_argument("--seed", type=int, default=0)
     parse.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parse.parse_args(arguments)
+    if options.quick:
+        options.data = options.out = made_up(Path(tempfile.mkdtemp()))
+        options.freeze = 5
+    if options.data is None or options.out is None:
+        parse.error("--data and --out are needed")
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     tokenizer = AutoTokenizer.from_pretrained(options.base)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ class Run:
 
 def main(arguments: list[str] | None = None) -> float:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("--out", type=Path, required=True)
+    parse.add_argument("--out", type=Path)
     parse.add_argument("--data", type=Path, help="default: sentences of the package's own grammar")
     parse.add_argument("--seed", type=int, default=0)
     parse.add_argument("--epochs", type=int, default=3)
@@ -158,6 +159,10 @@ def main(arguments: list[str] | None = None) -> float:
     parse.add_argument("--threads", type=int, default=torch.get_num_threads())
     parse.add_argument("--quick", action="store_true", help="two layers, one epoch, 2,000 sentences")
     options = parse.parse_args(arguments)
+    if options.quick and options.out is None:
+        options.out = Path(tempfile.mkdtemp())
+    if options.out is None:
+        parse.error("--out is needed")
     if options.quick:
         options.layers, options.epochs, options.limit, options.batch = 2, 1, 2_000, 64
     torch.set_num_threads(options.threads)

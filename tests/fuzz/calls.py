@@ -186,6 +186,11 @@ good = st.sampled_from(GOOD)
 given_text = st.one_of(good, good, good, st.lists(good, min_size=1, max_size=2), text, st.lists(text, max_size=2),
                        st.lists(st.integers(3, 39), min_size=1, max_size=5), st.lists(st.integers(-1, 45), max_size=5),
                        st.lists(st.lists(st.integers(0, 39), max_size=3), max_size=2))  # fmt: skip
+prompt = st.one_of(
+    good, text, given_text,
+    st.fixed_dictionaries({"context": st.one_of(good, text, st.lists(good, max_size=2)), "question": good}),
+    st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "system", "x"]), "content": text}), max_size=2),
+)  # fmt: skip
 tok = st.sampled_from([True, True, True, True, True, False]).map(lambda yes: tokenizer() if yes else None)
 target = st.one_of(st.none(), ints, ints.map(np.int64), text, st.tuples(ints, ints), st.just(["a"]))
 scores = st.builds(
@@ -419,6 +424,15 @@ def ran() -> dict[str, Spec]:
             "unit": st.sampled_from(["token", "word", "x"]), "draws": st.sampled_from([10, 0]), "steps": ints,
             "randomised": ints, "max_length": length, "limit": st.sampled_from([None, 1, 0]), "batch_size": ints,
             "truth_column": st.sampled_from([None, "text"]), "bootstrap": st.sampled_from([0, 10, -1])}, None),
+        "attribute": (attnflow.attribute, [model, tok, prompt], {
+            "answer": st.one_of(good.map(" {}".format), good, text), "max_new_tokens": st.sampled_from([1, 2, 0, -1]),
+            "sources": st.sampled_from([None, "sentences", "words", "messages", "x", [], ["the"], [(0, 3)], [(3, 1)],
+                                        [(0, 9**9)], {"a": "the"}, {"a": ""}]),
+            "methods": st.sampled_from([None, "direct", "rollout", ("flow", "gradient"), "direct:alti", "x", ()]),
+            "units": st.sampled_from(["whole", "sentences", "tokens", "x"]),
+            "check": st.sampled_from([None, 0, 1, "all", -1, "x"]),
+            "check_by": st.sampled_from(["mask", "removal", ("mask", "removal"), "x", ()]),
+            "instead": st.one_of(st.none(), good.map(" {}".format), text)}, None),
         "faithfulness.measure": (faithfulness.measure, [model, tok, given_text, numbers], {
             "measures": st.sampled_from(["deletion", "pointing", "x", ()]), "layer": ints, "target": target,
             "blank": st.sampled_from(["auto", "delete", 3, 99, "x", ()]), "position": position, "draws": ints,

@@ -1,0 +1,91 @@
+"""Every benchmark with ``--quick``: it ends, and the docs are as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "benchmarks"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+# What these measure beside ours comes with benchmarks/requirements.txt alone.
+NEEDS = {"flow": "ortools", "flow_exact": "igraph"}
+# Run by benchmarks/edges.py --quick.
+PARTS = {"edges_certificate", "edges_compare", "edges_speed"}
+
+
+def docs() -> str:
+    files = sorted(path for path in (ROOT / "docs").rglob("*") if path.is_file())
+    return hashlib.blake2b(b"".join(str(path).encode() + path.read_bytes() for path in files)).hexdigest()
+
+
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """As at the command line: modules of the folder come first, and nothing of them is left behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    before, environment, threads = (
+        set(sys.modules),
+        dict(os.environ),
+        importlib.import_module("torch").get_num_threads(),
+    )
+    yield
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and Path(sys.modules[name].__file__).parent == FOLDER:
+            del sys.modules[name]
+    os.environ.clear()
+    os.environ.update(environment)
+    importlib.import_module("torch").set_num_threads(threads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in PARTS])
+def test_every_benchmark_runs_quickly_and_records_nothing(name, alone, monkeypatch, capsys):
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    before = docs()
+    monkeypatch.setattr(sys, "argv", [str(FOLDER / f"{name}.py"), "--quick"])
+    try:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    except SystemExit as left:
+        assert not left.code, left.code
+    assert capsys.readouterr().out.strip(), "it says nothing"
+    assert docs() == before
+
+
+def test_every_benchmark_has_a_small_form():
+    for name in NAMES:
+        text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+        assert "--quick" in text or "quick()" in text, name
+
+
+def test_a_small_run_leaves_recorded_pages_alone(alone, monkeypatch, capsys, tmp_path):
+    report = importlib.import_module("report")
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text("a\n<!-- key -->\n\nold\n\n<!-- /key -->\nb\n")
+    monkeypatch.setattr(report, "DOCS", page.parent)
+    monkeypatch.setattr(report, "FOLDER", page.parent)
+    for quick, expected in ((True, "old"), (False, "new")):
+        monkeypatch.setattr(sys, "argv", ["page.py", *["--quick"] * quick])
+        report.insert(page, "key", "new")
+        report.write("made", "Title", ["x"], [[1]], "Text.", "python benchmarks/made.py")
+        assert expected in page.read_text() and (page.parent / "made.md").exists() is not quick
+    assert "--quick: page.md stays as it is." in capsys.readouterr().out
+    text = (page.parent / "made.md").read_text()
+    for part in ("Made by `python benchmarks/made.py` on ", " in ", "torch ", "transformers ", "Python ", "cores."):
+        assert part in text
+    with pytest.raises(SystemExit, match="has no <!-- other -->"):
+        report.insert(page, "other", "x")
+
+
+def test_a_command_is_told_without_the_users_folders(alone, monkeypatch, tmp_path):
+    report = importlib.import_module("report")
+    monkeypatch.setattr(sys, "argv", ["/x/tables.py", "--data", str(tmp_path), "--count", "5", "--file", "/no/file"])
+    assert "`python benchmarks/tables.py --data FOLDER --count 5 --file FILE`" in report.made()
