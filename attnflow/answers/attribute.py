@@ -32,7 +32,7 @@ from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.inputs.encode import device_of
 from attnflow.inputs.naming import plain_tokenizer
 from attnflow.inputs.running import model_errors, undisturbed, unpack
-from attnflow.numbers import at_least, is_whole
+from attnflow.numbers import at_least, is_whole, word
 
 F64 = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
@@ -364,28 +364,25 @@ def _told(wanted: _Wanted) -> dict[str, Any]:
 
 
 def _units(units: str) -> str:
-    if units not in UNITS:
+    if word(units, "units") not in UNITS:
         raise SelectionError(f"units={units!r} is not known. Use {', '.join(map(repr, UNITS))}.")
     return units
 
 
 def _count(check: int | str | None) -> int | None:
-    if check is None or check == 0:
+    if check is None:
         return None
-    if isinstance(check, str):
-        if check != "all":
-            raise SelectionError(f"check={check!r} is not known. Use a number of sources, or 'all'.")
+    if isinstance(check, str) and check == "all":
         return 1 << 30
     if not is_whole(check):
         raise SelectionError(f"check={check!r} is not known. Use a number of sources, or 'all'.")
-    return at_least(check, 1, "check")
+    return at_least(check, 0, "check") or None
 
 
 def _refuse_model(model: nn.Module) -> None:
     if not hasattr(model, "config") or not getattr(model, "get_output_embeddings", lambda: None)():
         raise InputError(
-            f"{type(model).__name__} has no language head, so that it gives an answer no probability. Load it with "
-            f"one:  "
+            f"{type(model).__name__} has no language head, so it gives an answer no probability. Load it with one:  "
             "AutoModelForCausalLM.from_pretrained(name)"
         )
 

@@ -18,6 +18,7 @@ from attnflow.answers.reading import Run, make_run, plain_run, takes
 from attnflow.errors import SelectionError
 from attnflow.inputs.limits import text_config
 from attnflow.inputs.running import model_errors, undisturbed
+from attnflow.numbers import listed, word
 
 WAYS = ("mask", "removal")
 
@@ -114,11 +115,11 @@ def _others(run: Run) -> dict[str, Any]:
 
 def check_ways(ways: str | Sequence[str]) -> tuple[str, ...]:
     """ "mask", "removal" or both."""
-    listed = (ways,) if isinstance(ways, str) else tuple(ways)
-    for way in listed:
+    chosen = (ways,) if isinstance(ways, str) else tuple(word(way, "check_by") for way in listed(ways, "check_by"))
+    for way in chosen:
         if way not in WAYS:
             raise SelectionError(f"check_by={way!r} is not known. Use 'mask', 'removal' or both.")
-    return listed
+    return chosen
 
 
 def drops(

@@ -10,6 +10,7 @@ import torch
 
 from attnflow.answers.sources import Piece, Span
 from attnflow.errors import InputError
+from attnflow.inputs.encode import refuse_surrogates
 from attnflow.inputs.limits import position_limit
 from attnflow.inputs.naming import plain_tokenizer
 
@@ -143,12 +144,12 @@ def encoded(tokenizer: Any, text: str, special: bool, ends: bool) -> tuple[list[
     plain = plain_tokenizer(tokenizer)
     if plain is None:
         raise InputError("An answer is attributed to a text, and tokenizer is None: pass the model's own.")
+    refuse_surrogates(text, "The prompt or answer")
     try:
         made = plain(text, add_special_tokens=special, return_offsets_mapping=True, return_special_tokens_mask=True)
     except NotImplementedError:
         raise InputError(
-            f"The tokenizer ({type(plain).__name__}) cannot say which characters a token stands for. Load its fast "
-            f"form:  "
+            f"The tokenizer ({type(plain).__name__}) cannot say which letters a token stands for. Load its fast form:  "
             "AutoTokenizer.from_pretrained(name, use_fast=True)"
         ) from None
     ids, spans = list(made["input_ids"]), [(int(a), int(b)) for a, b in made["offset_mapping"]]

@@ -220,7 +220,7 @@ def cite(
     chosen = check_methods(RECOMMENDED if methods is None else methods)
     job = Asking(chosen, sources, check, check_by, max_new_tokens, on_error)
     data = Rows(tuple(_rows(dataset, limit)))
-    settings = {"model": identity(model, tokenizer), **job.settings()}
+    settings = {"model": identity(model, tokenizer, out is not None), **job.settings()}
     table, _ = Run(job, model, tokenizer, data, settings).go(
         out, resume, show_progress=show_progress, engine=engine, workers=workers
     )

@@ -21,6 +21,7 @@ from attnflow.capturing.survey import survey
 from attnflow.errors import SelectionError
 from attnflow.inputs.decoder import start_token
 from attnflow.inputs.running import model_errors, undisturbed
+from attnflow.numbers import listed, word
 from attnflow.scoring.direct import direct
 from attnflow.scoring.flow.flow import flow
 from attnflow.scoring.raw import raw
@@ -119,18 +120,18 @@ def plain_run(run: Run) -> torch.Tensor:
 
 def check_methods(methods: str | Sequence[str]) -> tuple[str, ...]:
     """The names of methods that attribute an answer; others are an error before anything runs."""
-    listed = (methods,) if isinstance(methods, str) else tuple(methods)
-    for name in listed:
-        base, _, edges = str(name).partition(":")
+    chosen = (methods,) if isinstance(methods, str) else tuple(word(m, "methods") for m in listed(methods, "methods"))
+    for name in chosen:
+        base, _, edges = name.partition(":")
         if name in GRADIENTS or (base in _READ and (not edges or find(name, "attention", "methods"))):
             continue
         known = ", ".join([*(n for n in names("attention") if n in _READ), *GRADIENTS])
         raise SelectionError(
             f"methods: {name!r} does not attribute an answer. Use {known}; with other edges, for instance direct:alti."
         )
-    if not listed:
+    if not chosen:
         raise SelectionError(f"methods is empty: choose from {', '.join([*_READ, *GRADIENTS])}.")
-    return tuple(dict.fromkeys(map(str, listed)))
+    return tuple(dict.fromkeys(chosen))
 
 
 def read(run: Run, method: str) -> tuple[F64, tuple[str, ...]]:

@@ -215,6 +215,7 @@ def test_long_inputs_refuse_what_needs_all_rows(monkeypatch: Any) -> None:
         ({"prompt": {"context": " "}}, "The context is empty"),
         ({"prompt": {"text": "a"}}, "The prompt is a dict of 'text'"),
         ({"prompt": 3}, "The prompt is a int"),
+        ({"prompt": "half \ud800 of a pair"}, "has half of a character (U+D800)"),
         ({"sources": ["nowhere"]}, "The source 'nowhere' is not in the prompt"),
         ({"sources": [(0, 9), (4, 12)]}, "share 5 characters"),
         ({"methods": ["blankout"]}, "'blankout' does not attribute an answer"),
