@@ -10,12 +10,15 @@ import typer
 from rich.console import Console
 
 from attnflow.commands.console import Edges, Untrained, position_of, progress, quiet, residual_of, status
-from attnflow.commands.names import BEST, HEADS, METHODS, NAMED, RESIDUALS, SHOWN, one_of
+from attnflow.commands.names import HEADS, METHODS, NAMED, RESIDUALS, SHOWN, one_of
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, suffixes, write_file
+from attnflow.scoring import registry
 
-BY_DEFAULT = ", ".join((*SHOWN, BEST))
-WHY = f"{BEST}: first in the league of faithfulness (docs/league.md). For your model:  attnflow rank MODEL DATA"
+BY_DEFAULT = ", ".join((*SHOWN, registry.BEST))
+WHY = (
+    f"{registry.BEST}: first in the league of faithfulness (docs/league.md). For your model:  attnflow rank MODEL DATA"
+)
 PARTS = ("page", "figure", "frame", "json", "record")
 ENDINGS = ", ".join(suffixes(*PARTS))
 
@@ -69,7 +72,6 @@ def explain_command(
 ) -> None:
     """Explain one text: tokens × methods at a layer, for one output position."""
     from attnflow.models.loading import load
-    from attnflow.scoring import registry
 
     shown = registry.names(None if is_page(out) else "attention", shown=True)
     chosen = registry.with_edges(method or shown, edges or ())

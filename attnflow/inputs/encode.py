@@ -174,7 +174,9 @@ def _draft(model: torch.nn.Module, tokenizer: Any, text: Any, inputs: Mapping[st
 def _check_inputs(model: torch.nn.Module, batch: Mapping[str, Any], text: Any) -> None:
     """Refuse a text for a model of images or sound, and a dict in which nothing is what the model reads."""
     accepted = _accepted(model)
-    reads = [name for name in _MAIN if accepted is not None and name in accepted]
+    own = getattr(model, "main_input_name", ())  # Perceiver's is "inputs"; OneFormer has a list of two
+    known = dict.fromkeys((*_MAIN, *([own] if isinstance(own, str) else own)))
+    reads = [name for name in known if accepted is not None and name in accepted]
     if reads and not any(batch.get(name) is not None for name in reads):
         given = (
             "a text" if text is not None and not isinstance(text, Mapping) else ", ".join(map(str, batch)) or "nothing"
@@ -207,7 +209,7 @@ def _from_text(tokenizer: Any, text: Any, cut: Cut) -> _Draft:
         array = np.asarray(text)
         # Arrays and columns of texts, or of rows of ids, are lists of them.
         text = array.tolist() if array.dtype.kind in "OUST" else torch.as_tensor(array)
-        if isinstance(text, str) or (len(text) and isinstance(text[0], str)):
+        if isinstance(text, str) or (isinstance(text, list) and text and isinstance(text[0], str)):
             return _from_text(tokenizer, text, cut)
     if isinstance(text, torch.Tensor):
         return _from_tensor(text)
@@ -289,8 +291,8 @@ def _from_strings(tokenizer: Any, texts: list[str], pairs: list[str] | None, mos
         )
     seconds: list[str | None] = [None] * len(texts) if pairs is None else list(pairs)
     for i, (text, second) in enumerate(zip(texts, seconds, strict=True)):
-        _refuse_surrogates(text, "The text" if single else f"Text {i}")
-        _refuse_surrogates(second or "", "The second text" if single else f"The second text of {i}")
+        refuse_surrogates(text, "The text" if single else f"Text {i}")
+        refuse_surrogates(second or "", "The second text" if single else f"The second text of {i}")
     made = [_encoded(plain, text, second, most) for text, second in zip(texts, seconds, strict=True)]
     encoded = [one for one, _ in made]
     for i, (text, one) in enumerate(zip(texts, encoded, strict=True)):
@@ -314,7 +316,7 @@ def _from_strings(tokenizer: Any, texts: list[str], pairs: list[str] | None, mos
     return draft
 
 
-def _refuse_surrogates(text: str, which: str) -> None:
+def refuse_surrogates(text: str, which: str) -> None:
     """Half of a character pair, as a wrong decoding leaves it, is no character: tokenizers cannot read it."""
     try:
         text.encode()

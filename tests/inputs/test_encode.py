@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import BatchEncoding, PreTrainedTokenizerFast
+from transformers import BatchEncoding, PerceiverConfig, PerceiverForMaskedLM, PreTrainedTokenizerFast
 
 from attnflow import AttnFlowError
 from attnflow.errors import InputError
@@ -110,6 +110,25 @@ def test_ids_without_a_tokenizer_are_numbered() -> None:
     assert encode(tiny.model("bert"), None, [5, 6, 7]).tokens[0] == ("0", "1", "2")
 
 
+@pytest.mark.parametrize("name", ["inputs", ["inputs", "task"]])
+def test_a_model_says_how_its_main_inputs_are_called(name: Any) -> None:
+    class Own(torch.nn.Module):
+        main_input_name = name
+
+        def forward(self, inputs: Any = None, input_ids: Any = None, task: Any = None) -> None: ...
+
+    given = {"inputs": torch.ones(1, 3, 2)}
+    assert encode(Own(), None, None, inputs=given).batch["inputs"] is given["inputs"]
+    with pytest.raises(InputError, match="inputs"):
+        encode(Own(), None, None, inputs={"attention_mask": torch.ones(1, 3)})
+
+
+@pytest.mark.parametrize("one", [np.int64(5), np.array(5), torch.tensor(5)])
+def test_one_number_is_no_row_of_ids(one: Any) -> None:
+    with pytest.raises(InputError, match=r"ids have shape \(\): give one row of ids"):
+        encode(tiny.model("bert"), None, one)
+
+
 def test_a_processor_is_asked_for_its_tokenizer() -> None:
     processor = type("Processor", (), {"tokenizer": wordpiece()})()
     assert encode(tiny.model("bert"), processor, "the key").tokens[0][1:-1] == ("the", "key")
@@ -145,6 +164,16 @@ def test_a_decoder_that_cannot_generate_gets_its_start_token() -> None:
 def test_pictures() -> None:
     got = encode(tiny.model("vit"), inputs={"pixel_values": torch.randn(2, 3, 32, 32)})
     assert len(got) == 2 and got.tokens[0][:2] == ("[CLS]", "patch 0,0") and got.text_key == "pixel_values"
+
+
+def test_a_main_input_with_a_name_of_its_own() -> None:
+    """Perceiver's forward takes input_ids too, and its main input is called inputs."""
+    sizes = {"num_latents": 4, "d_latents": 16, "d_model": 16, "num_blocks": 1, "num_self_attends_per_block": 1}
+    model = PerceiverForMaskedLM(PerceiverConfig(**sizes, vocab_size=40, max_position_embeddings=16)).eval()
+    given = {"inputs": torch.arange(3, 9)[None], "attention_mask": torch.ones(1, 6)}
+    assert set(encode(model, inputs=given).batch) == set(given)
+    with pytest.raises(InputError, match="reads input_ids or inputs, and attention_mask was given"):
+        encode(model, inputs={"attention_mask": torch.ones(1, 6)})
 
 
 def test_limits() -> None:
