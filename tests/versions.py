@@ -116,6 +116,7 @@ def page(rows: list[tuple[Versions, str, dict[str, str]]]) -> str:
 
 Written by `make test-versions` on {time.strftime("%Y-%m-%d")}: the quick tests of capture, flow and importance
 (gradient, blank-out), each row in an environment of its own with pip's newest of everything else.
+Every row has the torch of constraints.txt: other versions bring gigabytes of CUDA packages and were not tried.
 
 {table}
 """
