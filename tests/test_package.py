@@ -102,3 +102,12 @@ def test_no_module_imports_the_public_names_from_the_top():
 def test_no_registry_host_is_named():
     for name in ("pyproject.toml", "constraints.txt", "Makefile"):
         assert not re.search(r"https?://(?!keepachangelog)", (ROOT / name).read_text()), name
+
+
+def test_the_workflow_runs_every_row_of_the_matrix_of_versions():
+    from tests.versions import MATRIX
+
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8")
+    assert f"row: [{', '.join(v.name for v in MATRIX)}]" in workflow
+    oldest = MATRIX[0].transformers.rsplit(".", 1)[0]
+    assert f'"transformers>={oldest}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
