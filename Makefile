@@ -60,8 +60,9 @@ docs: $(VENV)/.docs ## Build the site into site/, warnings as errors
 screenshots: $(VENV)/.dev ## Take the pictures of the page anew, with Chromium
 	$(BIN)/python docs/screenshots.py
 
-$(VENV)/.bench: benchmarks/requirements.txt constraints.txt | $(VENV)/.dev
+$(VENV)/.bench: benchmarks/requirements.txt benchmarks/requirements-alone.txt constraints.txt | $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt -r benchmarks/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/requirements-alone.txt
 	@touch $@
 
 bench: $(VENV)/.bench ## Run every benchmark at its smallest size, which records nothing; by itself each records its page

@@ -91,7 +91,7 @@ def _model(name: str) -> tuple[Any, Any]:
 def _package(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise SystemExit(f"the package {name} is not installed: see benchmarks/requirements.txt")
+        raise SystemExit(f"the package {name} is not installed: make .venv/.bench")
     return Path(spec.origin).parent
 
 
