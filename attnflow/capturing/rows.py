@@ -65,17 +65,18 @@ def standing_in(active: bool) -> Iterator[None]:
 
 
 def _beside(function: Callable[..., Any]) -> Callable[..., Any]:
-    def dispatch(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
+    # The names are those of transformers' own functions: some models give the mask by name.
+    def dispatch(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
         session = watching(module)
         site = session.survey.sites.get(id(module)) if session is not None else None
         if session is None or site is None or session.quiet:
-            return function(module, query, key, value, mask, *args, **kwargs)
+            return function(module, query, key, value, attention_mask, *args, **kwargs)
         session.quiet = True
         try:
-            made = function(module, query, key, value, mask, *args, **kwargs)
+            made = function(module, query, key, value, attention_mask, *args, **kwargs)
             eager = own_eager(class_of(module))
             assert eager is not None  # else the model does not keep its kernel
-            take(session, site, eager, made[0], module, query, key, value, mask, kwargs)
+            take(session, site, eager, made[0], module, query, key, value, attention_mask, kwargs)
             return made
         finally:
             session.quiet = False

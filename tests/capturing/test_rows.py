@@ -122,6 +122,24 @@ def test_no_matrix_of_all_rows_is_made(monkeypatch: Any) -> None:
     assert masks == [None] * 2 and set(queries) == {2}
 
 
+def test_a_model_that_gives_its_mask_by_name(monkeypatch: Any) -> None:
+    """As the towers of some models of images and text do."""
+    from transformers.models.llama import modeling_llama
+
+    real = modeling_llama.ALL_ATTENTION_FUNCTIONS
+
+    class ByName:
+        @staticmethod
+        def get_interface(*given: Any) -> Any:
+            function = real.get_interface(*given)
+            return lambda module, q, k, v, mask, **more: function(module, q, k, v, attention_mask=mask, **more)
+
+    monkeypatch.setattr(modeling_llama, "ALL_ATTENTION_FUNCTIONS", ByName)
+    model = llama()
+    whole, some = capture(model, None, ids()), capture(model, None, ids(), rows=[4])
+    np.testing.assert_allclose(some.weights, whole.weights[:, [4]], atol=1e-6)
+
+
 def test_methods_read_rows_or_say_what_they_need() -> None:
     model = llama()
     whole, some = capture(model, None, ids()), capture(model, None, ids(), rows=[4, 7])
