@@ -15,7 +15,8 @@ from torch import nn
 from attnflow.answers import leave_one_out, patches
 from attnflow.answers.attribution import ANSWER, Attribution, Unit, on_a_grid
 from attnflow.answers.gradients import gradients
-from attnflow.answers.leave_one_out import Without, check_ways
+from attnflow.answers.leave_one_out import Other, Without, check_ways
+from attnflow.answers.patches import Seen
 from attnflow.answers.prompt import (
     Prompt,
     Reading,
@@ -149,8 +150,14 @@ class _Job:
     reading: Reading
     sources: tuple[Source, ...]
     owners: npt.NDArray[np.int64]
-    images: tuple[bytes, ...]
+    seen: Seen | None
     notes: tuple[str, ...]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's inputs are."""
+        found: torch.device = self.run.inputs["input_ids"].device
+        return found
 
     def attribution(self, wanted: _Wanted, advance: Progress) -> Attribution:
         units = _split(self.reading, wanted.units)
@@ -163,23 +170,21 @@ class _Job:
         tokens += plain_tokenizer(self.run.tokenizer).convert_ids_to_tokens(list(self.reading.answer_ids))
         if self.run.apart:
             tokens.insert(self.run.prompt, "⟨start⟩")
+        pictures = () if self.seen is None else self.seen.pictures
         found = Attribution(
             self.prompt.text, self.reading.answer, self.sources, units, tuple(map(str, tokens))[: self.run.positions],
             self.owners, scores, {}, () if logprobs is None else tuple(map(float, logprobs)),
             wanted.methods[0] if wanted.methods[0] in scores else next(iter(scores)), name_of(self.run.model),
-            wanted.instead, self.images, _told(wanted), (*self.notes, *notes), None if self.run.apart else 0,
+            wanted.instead, pictures, _told(wanted), (*self.notes, *notes), None if self.run.apart else 0,
         )  # fmt: skip
         return self._checked(found, wanted, other, advance) if wanted.check else found
 
     def _other(self, instead: str) -> Run:
         """The other answer behind the same prompt."""
         ids = self.reading.ids
-        read_again = read_answer(self.run.tokenizer, self.prompt, ids, instead, self.run.apart)
-        check_length(self.run.model, len(ids), len(read_again.answer_ids), self.run.apart)
-        known = {"input_ids", "attention_mask", "decoder_input_ids"}
-        more = {k: v for k, v in self.run.inputs.items() if k not in known}
-        device = self.run.inputs["input_ids"].device
-        return make_run(self.run.model, self.run.tokenizer, ids, read_again.answer_ids, more, device)
+        again = _answered(self.run.tokenizer, self.prompt, self.seen, ids, instead, self.run.apart)
+        check_length(self.run.model, len(ids), len(again.answer_ids), self.run.apart)
+        return make_run(self.run.model, self.run.tokenizer, ids, again.answer_ids, _pixels(self.seen), self.device)
 
     def _scores(
         self, wanted: _Wanted, units: Sequence[Unit], other: Run | None, advance: Progress
@@ -240,10 +245,23 @@ class _Job:
         logprobs = tuple(map(float, without.logprobs))
         return replace(found, checks=checks, logprobs=logprobs, settings=settings)
 
-    def _without(self, source: Source) -> Callable[[], Sequence[int]]:
-        text = self.prompt.text
-        left = text[: source.start] + text[source.end :]
-        return lambda: encoded(self.run.tokenizer, left, self.prompt.special, self.run.apart)[0]
+    def _without(self, source: Source) -> Callable[[], Other]:
+        """The prompt without a source, made when it is asked for."""
+        left = self.prompt.text[: source.start] + self.prompt.text[source.end :]
+
+        def made() -> Other:
+            if self.seen is None:
+                return encoded(self.run.tokenizer, left, self.prompt.special, self.run.apart)[0], {}
+            try:
+                again = patches.read_images(self.run.model, self.run.tokenizer, left, self.seen.given, self.device)
+            except InputError as error:
+                raise SelectionError(
+                    f"check_by='removal' cannot take the source {source.name!r} out of a prompt with images: {error} "
+                    "Use check_by='mask'."
+                ) from error
+            return ([], {}) if again is None else (again.ids, again.batch)
+
+        return made
 
 
 def _fitted(theirs: F64, mine: Run, other: Run) -> F64:
@@ -275,21 +293,33 @@ def _read(
     else:
         found = find_sources(given.text, given.pieces, split)
         owners = owners_of(offsets, given.text, found)
-    more = {} if seen is None else seen.batch
+    more = _pixels(seen)
     text = given.answer if answer is None else answer
     if text is None:
         made = _generated(model, tokenizer, ids, more, apart, wanted.max_new_tokens, advance)
         reading = read_generated(tokenizer, ids, made)
     else:
-        reading = read_answer(tokenizer, given, ids, text, apart) if seen is None else seen.answered(tokenizer, text)
+        reading = _answered(tokenizer, given, seen, ids, text, apart)
     check_length(model, len(ids), len(reading.answer_ids), apart)
     run = make_run(model, tokenizer, ids, reading.answer_ids, more, device)
     whole = np.full(run.positions, ANSWER, np.int64)
     whole[: len(ids)] = owners
     _refuse_empty(found, owners)
-    notes = () if text is not None else ("The answer is the model's own.",)
-    pictures = () if seen is None else seen.pictures
-    return _Job(run, given, replace(reading, offsets=tuple(offsets)), found, whole, pictures, notes)
+    notes: tuple[str, ...] = () if text is not None else ("The answer is the model's own.",)
+    if seen is not None and found is seen.sources:
+        notes += seen.notes
+    return _Job(run, given, replace(reading, offsets=tuple(offsets)), found, whole, seen, notes)
+
+
+def _answered(
+    tokenizer: Any, prompt: Prompt, seen: Seen | None, ids: Sequence[int], answer: str, apart: bool
+) -> Reading:
+    """An answer that was given, behind the prompt and its images."""
+    return read_answer(tokenizer, prompt, ids, answer, apart) if seen is None else seen.answered(tokenizer, answer)
+
+
+def _pixels(seen: Seen | None) -> dict[str, Any]:
+    return {} if seen is None else seen.batch
 
 
 def _refuse_empty(found: Sequence[Source], owners: Sequence[int]) -> None:

@@ -7,7 +7,8 @@ mask of n × n is made. "removal": the source's characters are taken out of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ from attnflow.inputs.running import model_errors, undisturbed
 from attnflow.numbers import listed, word
 
 WAYS = ("mask", "removal")
+Other = tuple[Sequence[int], Mapping[str, Any]]
+"""Another prompt: its ids, and what else the model is given."""
+
+_TEXT = {"input_ids", "attention_mask"}
 
 
 class Without:
@@ -37,11 +42,7 @@ class Without:
         """The keys and values of the whole run, where a later run may start from a part of them."""
         run = self.run
         names = ("past_key_values", "position_ids", "use_cache")
-        if (
-            run.apart
-            or not all(takes(run.model, n) for n in names)
-            or set(run.inputs) - {"input_ids", "attention_mask"}
-        ):
+        if run.apart or not all(takes(run.model, n) for n in names) or set(run.inputs) - _TEXT:
             return None
         given = {**run.lean(), "use_cache": True}
         with undisturbed(run.model) as model, torch.no_grad(), model_errors(model, given):
@@ -70,10 +71,20 @@ class Without:
     def _masked(self, gone: Sequence[int]) -> npt.NDArray[np.float64]:
         mask = self.run.inputs["attention_mask"].clone()
         mask[:, list(gone)] = 0
-        given = {**self.run.lean(), "attention_mask": mask}
-        if takes(self.run.model, "position_ids") and not self.run.apart and "pixel_values" not in given:
-            given["position_ids"] = torch.arange(mask.shape[1], device=mask.device)[None]
-        return self._run(given, 1.0)
+        return self._run({**self.run.lean(), "attention_mask": mask, **self._counted()}, 1.0)
+
+    def _counted(self) -> dict[str, torch.Tensor]:
+        """The positions of the whole run: some models count only those that a mask lets through."""
+        run, ids = self.run, self.run.inputs["input_ids"]
+        if run.apart or not takes(run.model, "position_ids"):
+            return {}
+        own: Any = next((m.get_rope_index for m in run.model.modules() if hasattr(m, "get_rope_index")), None)
+        if own is not None and set(run.inputs) - _TEXT:
+            named = inspect.signature(own).parameters
+            return {"position_ids": own(**{name: v for name, v in run.inputs.items() if name in named})[0]}
+        if "pixel_values" in run.inputs:
+            return {}  # counted in ways of its own, none of which asks the mask
+        return {"position_ids": torch.arange(ids.shape[1], device=ids.device)[None]}
 
     def _from_cache(self, prefix: int, ids: torch.Tensor, places: list[int]) -> npt.NDArray[np.float64]:
         """The rest of a run whose first ``prefix`` positions are in the cache."""
@@ -89,10 +100,15 @@ class Without:
             given["logits_to_keep"] = len(self.run.answer)
         return self._run(given, ids.shape[1] / max(self.run.inputs["input_ids"].shape[1], 1))
 
-    def prompt(self, ids: Sequence[int]) -> npt.NDArray[np.float64]:
+    def prompt(self, ids: Sequence[int], more: Mapping[str, Any]) -> npt.NDArray[np.float64]:
         """``[tokens]``: log p of the answer behind another prompt, of which the beginning may be shared."""
         run = self.run
-        made = make_run(run.model, run.tokenizer, ids, run.answer, _others(run), run.inputs["input_ids"].device)
+        if not ids:
+            raise SelectionError(
+                "check_by='removal' takes a source out of the text, and without this one the prompt has no token left. "
+                "Use check_by='mask', or split the prompt into more sources."
+            )
+        made = make_run(run.model, run.tokenizer, ids, run.answer, more, run.inputs["input_ids"].device)
         if self.cache is None:
             self.forwards += len(ids) / run.prompt
             return np.asarray(plain_run(made).cpu().numpy())
@@ -108,11 +124,6 @@ class Without:
             return np.asarray(self.run.logprobs(model(**given)).cpu().numpy())
 
 
-def _others(run: Run) -> dict[str, Any]:
-    known = {"input_ids", "attention_mask", "decoder_input_ids"}
-    return {name: value for name, value in run.inputs.items() if name not in known}
-
-
 def check_ways(ways: str | Sequence[str]) -> tuple[str, ...]:
     """ "mask", "removal" or both."""
     chosen = (ways,) if isinstance(ways, str) else tuple(word(way, "check_by") for way in listed(ways, "check_by"))
@@ -125,18 +136,17 @@ def check_ways(ways: str | Sequence[str]) -> tuple[str, ...]:
 def drops(
     without: Without,
     positions: Sequence[Sequence[int]],
-    prompts: Sequence[Callable[[], Sequence[int]]],
+    prompts: Sequence[Callable[[], Other]],
     way: str,
     advance: Callable[[int, int], None] = lambda done, total: None,
 ) -> npt.NDArray[np.float64]:
-    """``[sources, tokens]``: log p of each token minus that without each source, given by positions or other "
-    "prompts."""
+    """``[sources, tokens]``: log p of each token minus that without each source, by positions or other prompts."""
     out = []
     for number, (gone, other) in enumerate(zip(positions, prompts, strict=True)):
         if way == "mask":
             found = without.positions(gone) if gone else without.logprobs
         else:
-            found = without.prompt(other())
+            found = without.prompt(*other())
         out.append(np.asarray(without.logprobs, np.float64) - found)
         advance(number + 1, len(positions))
     return np.array(out).reshape(len(positions), len(without.run.answer))

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from attnflow.answers.prompt import Reading, encoded
 from attnflow.answers.sources import Source, Span
 from attnflow.errors import InputError
+from attnflow.files import as_path
 from attnflow.inputs.naming import plain_tokenizer
+
+Grid = tuple[int, int]
+NOT_DRAWN = "The processor does not say how the positions of an image lie on it, so they are not drawn over it."
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +34,8 @@ class Seen:
         sources: one for each patch.
         owners: for each position the number of its patch, or −1.
         pictures: each image as a PNG file.
+        given: the images as the user gave them.
+        notes: what a reader should know.
     """
 
     ids: list[int]
@@ -35,11 +44,13 @@ class Seen:
     sources: tuple[Source, ...]
     owners: list[int]
     pictures: tuple[bytes, ...]
+    given: tuple[Any, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def answered(self, tokenizer: Any, answer: str) -> Reading:
         """The answer behind it; the processor's text is not at hand, so it is tokenized by itself."""
-        if not answer.strip():
-            raise InputError(f"The answer is {answer!r}, which has no word to attribute.")
+        if not isinstance(answer, str) or not answer.strip():
+            raise InputError(f"The answer is {answer!r}, which has no word to attribute. Give a text.")
         made, spans = encoded(tokenizer, answer, False, False)
         return Reading(tuple(self.ids), (), tuple(made), answer, tuple(spans))
 
@@ -48,13 +59,13 @@ def read_images(model: nn.Module, processor: Any, text: str, images: Any, device
     """None where there are no images."""
     if images is None:
         return None
-    listed = list(images) if isinstance(images, list | tuple) else [images]
+    listed = [_opened(image) for image in (images if isinstance(images, list | tuple) else [images])]
     if getattr(processor, "tokenizer", None) is None or not callable(processor):
         raise InputError(
             f"images= was given, and {type(processor).__name__} reads text only. Pass the processor in its place:  "
             "AutoProcessor.from_pretrained(name)"
         )
-    made = processor(text=[text], images=listed, return_tensors="pt")
+    made = _processed(processor, text, listed)
     ids = made["input_ids"][0].tolist()
     mark = _image_token(model, processor)
     places = [i for i, token in enumerate(ids) if token == mark]
@@ -72,7 +83,37 @@ def read_images(model: nn.Module, processor: Any, text: str, images: Any, device
     }
     sources, owners = _patches(ids, places, len(listed), made)
     pictures = tuple(_png(image) for image in listed)
-    return Seen(ids, _offsets(processor, text, ids, mark), batch, sources, owners, pictures)
+    notes = () if all(source.box for source in sources) else (NOT_DRAWN,)
+    return Seen(ids, _offsets(processor, text, ids, mark), batch, sources, owners, pictures, tuple(listed), notes)
+
+
+def _opened(image: Any) -> Any:
+    """An image by the name of its file."""
+    if not isinstance(image, str | os.PathLike):
+        return image
+    from PIL import Image
+
+    path = as_path(image, "images")
+    try:
+        with Image.open(path) as found:
+            return found.convert("RGB")
+    except OSError as error:
+        reason = error.strerror or "its content is no image that Pillow knows"
+        raise InputError(
+            f"Cannot read the image {path}: {reason}. Give a file on this machine, or a PIL image."
+        ) from None
+
+
+def _processed(processor: Any, text: str, images: Sequence[Any]) -> Any:
+    """What the model's processor makes of both; what it cannot read is the user's to know."""
+    try:
+        return processor(text=[text], images=list(images), return_tensors="pt")
+    except (ValueError, TypeError, AttributeError, IndexError, OSError) as error:
+        raise InputError(
+            f"{type(processor).__name__} cannot read {len(images)} images with this prompt "
+            f"({type(error).__name__}: {str(error).strip()[:200]}). Give images as PIL images or arrays "
+            "[height, width, 3], and the prompt one place for each."
+        ) from error
 
 
 def _image_token(model: nn.Module, processor: Any) -> int:
@@ -88,31 +129,55 @@ def _image_token(model: nn.Module, processor: Any) -> int:
 
 def _patches(ids: Sequence[int], places: list[int], images: int, made: Any) -> tuple[tuple[Source, ...], list[int]]:
     """A source for each position of an image, row by row."""
-    if len(places) % images:
-        raise InputError(f"{len(places)} image positions do not divide among {images} images: they are not patches.")
-    each = len(places) // images
     owners = [-1] * len(ids)
     sources: list[Source] = []
-    for number, place in enumerate(places):
-        image, at = divmod(number, each)
-        rows, columns = _grid(each, made, image)
-        row, column = divmod(at, columns)
-        name = f"image {image + 1}, patch {row},{column}" if images > 1 else f"patch {row},{column}"
-        owners[place] = len(sources)
-        sources.append(Source(name, "", 0, 0, "patch", (image, row, column, rows, columns)))
+    for image, (mine, grid) in enumerate(_laid_out(places, images, made)):
+        before = f"image {image + 1}, " if images > 1 else ""
+        for at, place in enumerate(mine):
+            owners[place] = len(sources)
+            if grid is None:
+                sources.append(Source(f"{before}patch {at}", "", 0, 0, "patch"))
+                continue
+            row, column = divmod(at, grid[1])
+            sources.append(Source(f"{before}patch {row},{column}", "", 0, 0, "patch", (image, row, column, *grid)))
     return tuple(sources), owners
 
 
-def _grid(count: int, made: Any, image: int) -> tuple[int, int]:
-    """Rows and columns of an image's positions: what the processor says, else a square."""
+def _laid_out(places: list[int], images: int, made: Any) -> list[tuple[list[int], Grid | None]]:
+    """For each image its positions, and their rows and columns where these are known."""
+    sizes = _sizes(len(places), images, made)
+    if sizes is not None:
+        ends = np.cumsum([rows * columns for rows, columns in sizes]).tolist()
+        return [(places[end - r * c : end], (r, c)) for end, (r, c) in zip(ends, sizes, strict=True)]
+    cuts = [0, *(i for i in range(1, len(places)) if places[i] != places[i - 1] + 1), len(places)]
+    runs = [places[a:b] for a, b in pairwise(cuts)]
+    if len(runs) == images:
+        return [(run, _square(len(run))) for run in runs]
+    if images == 1 and len({len(run) for run in runs}) == 1 and _a_token_apart(runs):
+        return [(places, (len(runs), len(runs[0])))]  # one run for each row, and a token that ends it
+    if len(places) % images:
+        raise InputError(f"{len(places)} image positions do not divide among {images} images: they are not patches.")
+    each = len(places) // images
+    return [(places[i * each : (i + 1) * each], None) for i in range(images)]
+
+
+def _sizes(count: int, images: int, made: Any) -> list[Grid] | None:
+    """Rows and columns of each image's positions, where the processor says how its patches lie."""
     thw = made.get("image_grid_thw") if hasattr(made, "get") else None
-    if isinstance(thw, torch.Tensor):
-        _, high, wide = thw[image].tolist()
-        merged = round((high * wide / count) ** 0.5)
-        if merged and (high // merged) * (wide // merged) == count:
-            return high // merged, wide // merged
+    if not isinstance(thw, torch.Tensor) or len(thw) != images:
+        return None
+    merged = round((float(thw.prod(-1).sum()) / count) ** 0.5)
+    sizes = [(frames * high // max(merged, 1), wide // max(merged, 1)) for frames, high, wide in thw.tolist()]
+    return sizes if sum(rows * columns for rows, columns in sizes) == count else None
+
+
+def _square(count: int) -> Grid | None:
     side = round(count**0.5)
-    return (side, side) if side * side == count else (1, count)
+    return (side, side) if side * side == count else None
+
+
+def _a_token_apart(runs: Sequence[Sequence[int]]) -> bool:
+    return all(other[0] == one[-1] + 2 for one, other in pairwise(runs))
 
 
 def _offsets(processor: Any, text: str, ids: Sequence[int], mark: int) -> list[Span]:

@@ -97,7 +97,7 @@ def make_run(
         inputs["decoder_input_ids"] = torch.tensor([[start_token(model), *answer[:-1]]], device=device)
     for name in ("token_type_ids", "mm_token_type_ids"):
         kinds = inputs.get(name)
-        if isinstance(kinds, torch.Tensor) and kinds.shape[-1] < len(fed):
+        if isinstance(kinds, torch.Tensor):  # those of the prompt; an answer is text
             inputs[name] = torch.nn.functional.pad(kinds, (0, len(fed) - kinds.shape[-1]))
     return Run(model, tokenizer, inputs, tuple(answer), len(ids), apart)
 
@@ -191,7 +191,6 @@ def _refuse_long(run: Run, method: str) -> None:
         fits = int((4 * STORED_BYTES / (4 * max(layers, 1))) ** 0.5)
         raise SelectionError(
             f"{method} needs all rows of {layers} layers: {needed / 2**30:.1f} GiB for {n} tokens, and {fits} tokens "
-            f"are "
-            "the most that it is computed for. Use a method that needs the answer's rows only:  "
+            "are the most that it is computed for. Use a method that needs the answer's rows only:  "
             "methods=['direct:alti', 'rollout']"
         )
