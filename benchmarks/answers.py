@@ -1,38 +1,36 @@
 """Needle questions: does the source with the highest score hold the fact that was asked for?
 
+    python benchmarks/answers.py run                # asks, and goes on where it stopped
+    python benchmarks/answers.py run --most 20 --lengths 2000 4000
+    python benchmarks/answers.py report             # figure, table and CSV file from what was recorded
+
 Documents about made-up names and numbers; one of them holds the number that the question asks for. A question counts if
 SmolLM2-135M-Instruct answers it right, which is read from its own most likely tokens. ``run`` appends one line per
-question to a file and goes on where it stopped; ``report`` writes docs/benchmarks/answers.md and its CSV files;
-``cost``
-measures time and memory, each way beside the plain pass in one process.
-
-    python -m benchmarks.answers run --out needles.jsonl
-    python -m benchmarks.answers report needles.jsonl
-    quiet python -m benchmarks.answers cost --tokens 2048
+question to docs/data/answers_needles.jsonl. What an attribution costs is measured by answers_cost.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
+import os
 import random
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 import numpy as np
+from report import DOCS, FOLDER, insert, made, markdown, save
+from weights import smollm2
 
 from attnflow.answers.questions import interval
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # so that it runs as a script too
-
-from benchmarks.weights import smollm2  # noqa: E402
-
-PAGE = ROOT / "docs" / "benchmarks" / "answers.md"
+PAGE = FOLDER / "answers.md"
+LINES = DOCS / "data" / "answers_needles.jsonl"
+CSV = DOCS / "data" / "answers_needles.csv"
 
 DOCUMENTS = 6
 LENGTHS = (200, 500, 1000, 2000, 4000)
@@ -50,61 +48,21 @@ SHORT = ("direct:norm", "rollout:alti", "flow")
 
 _THINGS = ("access code", "locker number", "room number", "ticket number", "badge number", "seat number")
 _SYLLABLES = (
-    "ba",
-    "do",
-    "fen",
-    "gil",
-    "hu",
-    "ka",
-    "lor",
-    "mi",
-    "nav",
-    "or",
-    "pel",
-    "qui",
-    "ra",
-    "sten",
-    "tov",
-    "ul",
-    "vex",
+    "ba", "do", "fen", "gil", "hu", "ka", "lor", "mi", "nav", "or", "pel", "qui", "ra", "sten", "tov", "ul", "vex",
     "zor",
-)
+)  # fmt: skip
 _SUBJECTS = (
-    "The old harbour",
-    "A narrow path",
-    "The village market",
-    "Her brother",
-    "The small orchestra",
-    "A grey heron",
-    "The night train",
-    "Their garden",
-    "The librarian",
-    "A wooden bridge",
-    "The baker",
-    "An early frost",
-)
+    "The old harbour", "A narrow path", "The village market", "Her brother", "The small orchestra", "A grey heron",
+    "The night train", "Their garden", "The librarian", "A wooden bridge", "The baker", "An early frost",
+)  # fmt: skip
 _VERBS = (
-    "is known for",
-    "stands next to",
-    "was painted beside",
-    "often reminds people of",
-    "lies far from",
-    "looks after",
-    "was moved closer to",
-    "takes its name from",
-)
+    "is known for", "stands next to", "was painted beside", "often reminds people of", "lies far from",
+    "looks after", "was moved closer to", "takes its name from",
+)  # fmt: skip
 _OBJECTS = (
-    "the quiet river",
-    "the stone tower",
-    "a row of tall trees",
-    "the winter festival",
-    "an empty square",
-    "the salt fields",
-    "the southern gate",
-    "the morning fog",
-    "a blue lantern",
-    "the glass workshop",
-)
+    "the quiet river", "the stone tower", "a row of tall trees", "the winter festival", "an empty square",
+    "the salt fields", "the southern gate", "the morning fog", "a blue lantern", "the glass workshop",
+)  # fmt: skip
 
 
 def name(chance: random.Random) -> str:
@@ -197,6 +155,10 @@ def run(out: Path, most: int, lengths: list[int] | None) -> None:
             count += 1
 
 
+HEAD = ("tokens", "asked", "answered right", "method", "n", "top-1", "low", "high")
+DRAWN = ("leave-one-out", "direct:alti", "gradient", "input_x_gradient", "direct", "raw", "rollout")
+
+
 def accuracy(lines: list[dict[str, Any]]) -> list[list[Any]]:
     """Per length and method: how many questions, how often the greatest source is the needle, and its 95 % interval."""
     rows = []
@@ -218,138 +180,68 @@ def accuracy(lines: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def report(path: Path) -> None:
-    """Write the table and the CSV file."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    """Write the CSV file, and from it the figure and the table."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     rows = accuracy(lines)
-    head = ["tokens", "asked", "answered right", "method", "n", "top-1", "low", "high"]
-    data = ROOT / "docs" / "data" / "answers_needles.csv"
-    data.write_text("\n".join(",".join(map(str, r)) for r in [head, *rows]) + "\n")
+    CSV.write_text("\n".join(",".join(map(str, r)) for r in [HEAD, *rows]) + "\n", encoding="utf-8")
+    save(draw(rows), DOCS / "images" / "answers.svg")
     lengths = sorted({r[0] for r in rows})
-    methods = list(dict.fromkeys(r[3] for r in rows))
     by = {(r[0], r[3]): r for r in rows}
-    out = ["| top-1 source | " + " | ".join(f"{n} tokens" for n in lengths) + " |", "|---|" + "---|" * len(lengths)]
     counts = {r[0]: f"{r[2]} of {r[1]}" for r in rows}
-    out.append("| *questions answered right* | " + " | ".join(counts[n] for n in lengths) + " |")
-    for method in methods:
-        cells = []
-        for n in lengths:
-            r = by.get((n, method))
-            cells.append("–" if r is None else f"{r[5]:.2f} ({r[6]:.2f}–{r[7]:.2f})")
-        out.append(f"| {method} | " + " | ".join(cells) + " |")
-    right_ones = sum(r["right"] for r in lines)
-    table = "\n".join(out)
-    chance = f"chance is {1 / DOCUMENTS:.2f}; 95 % intervals (Wilson) in brackets"
-    lead = f"{right_ones} questions that the model answers right, of {len(lines)} asked; {chance}."
-    write_between(PAGE, "needles", f"{lead}\n\n{table}")
-    print(table)
+    table: list[list[str]] = [["*questions answered right*", *(counts[n] for n in lengths)]]
+    for method in dict.fromkeys(r[3] for r in rows):
+        found = [by.get((n, method)) for n in lengths]
+        table.append([method, *("–" if r is None else f"{r[5]:.2f} ({r[6]:.2f}–{r[7]:.2f})" for r in found)])
+    text = markdown(["top-1 source", *(f"{n:,} tokens" for n in lengths)], table)
+    lead = (
+        f"{sum(r['right'] for r in lines)} questions that the model answers right, of {len(lines)} asked. Chance is "
+        f"{1 / DOCUMENTS:.2f}; 95 % intervals (Wilson) in brackets. A dash: the method was not asked at this length."
+    )
+    figure = "![How often each method names the document that holds the fact, by length](../images/answers.svg)"
+    insert(PAGE, "needles", f"{figure}\n\n{lead}\n\n{text}\n\n{made('python benchmarks/answers.py report')}")
+    print(text)
 
 
-def write_between(page: Path, name: str, text: str) -> None:
-    """Put a text between the marks of its name on a page."""
-    whole = page.read_text(encoding="utf-8")
-    first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
-    before, _, rest = whole.partition(first)
-    page.write_text(f"{before}{first}\n\n{text}\n\n{last}{rest.partition(last)[2]}", encoding="utf-8")
+def draw(rows: list[list[Any]]) -> Any:
+    """Accuracy by length, a line per method with its interval; leave-one-out dashed, chance dotted."""
+    from matplotlib.figure import Figure
 
-
-def shaped(what: str) -> Any:
-    """SmolLM2 itself, or a random model of Llama's shape: 16 layers × 16 heads × 1,024."""
-    if what == "smollm2":
-        return smollm2()[0]
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=1024, intermediate_size=2816, num_hidden_layers=16, num_attention_heads=16, num_key_value_heads=4,
-        vocab_size=32_000, max_position_embeddings=16_384,
-    )  # fmt: skip
-    if what == "tiny":
-        config = LlamaConfig(
-            hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=32_000
-        )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
-
-
-def cost(model_name: str, tokens: int, ways: list[str], rounds: int, answer: int = 64) -> None:
-    """Seconds and peak memory of each way, one after the other, beside the plain pass over the same tokens."""
-    import torch
-
-    torch.set_num_threads(1)
-    model = shaped(model_name)
-    ids = torch.randint(10, 30_000, (tokens + answer,), generator=torch.Generator().manual_seed(0)).tolist()
-    for way in ways:
-        one_way(model, way, ids[:128], ids[128:136])  # compiles kernels and fills caches
-    found: dict[str, list[tuple[float, int, str]]] = defaultdict(list)
-    for _ in range(rounds):
-        for way in ways:
-            gc.collect()
-            Path("/proc/self/clear_refs").write_text("5")  # the highest mark so far is forgotten
-            before, start = memory("VmRSS"), time.perf_counter()
-            said = one_way(model, way, ids[:tokens], ids[tokens:])
-            found[way].append((time.perf_counter() - start, memory("VmHWM") - before, said))
-    plain = min(t for t, _, _ in found["plain"])
-    base = min(m for _, m, _ in found["plain"])
-    for way, seen in found.items():
-        seconds, peak = min(t for t, _, _ in seen), min(m for _, m, _ in seen)
-        line = {"model": model_name, "tokens": tokens, "what": way, "seconds": round(seconds, 2)}
-        line |= {"x plain": round(seconds / plain, 2), "MiB above plain": peak - base, "said": seen[0][2]}
-        print(json.dumps(line), flush=True)
-
-
-def one_way(model: Any, way: str, prompt: list[int], answer: list[int]) -> str:
-    """One attribution of an answer, or the plain pass; what it says of itself."""
-    import torch
-
-    from attnflow.answers.leave_one_out import Without
-    from attnflow.answers.reading import make_run, plain_run, read
-
-    run_of = make_run(model, None, prompt, answer, {}, torch.device("cpu"))
-    if way == "plain":
-        plain_run(run_of)
-    elif way == "leave-one-out":
-        left, step = Without(run_of), len(prompt) // 20
-        for i in range(20):
-            left.positions(list(range(i * step, (i + 1) * step)))
-        return f"{left.forwards:.2f} forwards for 20 sources"
-    else:
-        read(run_of, way)
-    return ""
-
-
-def memory(name: str) -> int:
-    """MiB of this process: VmRSS now, VmHWM at the most."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(name)).split()[1]) // 1024
+    lengths = sorted({r[0] for r in rows})
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
+    panel = figure.subplots()
+    for number, method in enumerate(DRAWN):
+        mine = [r for r in rows if r[3] == method]
+        at = [lengths.index(r[0]) + (number - len(DRAWN) / 2) * 0.04 for r in mine]
+        spread = [[r[5] - r[6] for r in mine], [r[7] - r[5] for r in mine]]
+        style = "--" if method == "leave-one-out" else "-"
+        panel.errorbar(at, [r[5] for r in mine], yerr=spread, marker="o", markersize=4, linestyle=style, label=method)
+    panel.axhline(1 / DOCUMENTS, color="0.6", linestyle=":", linewidth=1)
+    panel.set(xticks=range(len(lengths)), xticklabels=[f"{n:,}" for n in lengths], ylim=(0, 1.03))
+    panel.set(xlabel="tokens of the prompt", ylabel="the right document comes first")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(frameon=False, fontsize="small", ncols=2)
+    return figure
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tiny model, the recorded questions, nothing written")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="count the recorded questions, write nothing")
     parts = parser.add_subparsers(dest="part")
     runs = parts.add_parser("run")
-    runs.add_argument("--out", type=Path, required=True)
+    runs.add_argument("--out", type=Path, default=LINES)
     runs.add_argument("--most", type=int, default=10_000)
     runs.add_argument("--lengths", type=int, nargs="*")
-    parts.add_parser("report").add_argument("file", type=Path)
-    costs = parts.add_parser("cost")
-    costs.add_argument("--model", default="smollm2", choices=["smollm2", "llama"])
-    costs.add_argument("--tokens", type=int, default=2048)
-    costs.add_argument("--ways", nargs="*", default=["plain", "direct:alti", "direct", "rollout"])
-    costs.add_argument("--rounds", type=int, default=2)
+    parts.add_parser("report").add_argument("file", type=Path, nargs="?", default=LINES)
     given = parser.parse_args()
     if given.quick:
-        recorded = (ROOT / "docs" / "data" / "answers_needles.jsonl").read_text().splitlines()
-        print(*accuracy([json.loads(line) for line in recorded]), sep="\n")
-        cost("tiny", 160, ["plain", "direct:alti", "direct", "rollout"], 1, 8)
-    elif given.part is None:
-        parser.error("one of run, report and cost is needed")
+        recorded = LINES.read_text(encoding="utf-8").splitlines()
+        print(markdown(HEAD, accuracy([json.loads(line) for line in recorded])))
     elif given.part == "run":
         run(given.out, given.most, given.lengths)
     elif given.part == "report":
         report(given.file)
     else:
-        cost(given.model, given.tokens, given.ways, given.rounds)
+        parser.error("one of run and report is needed")
 
 
 if __name__ == "__main__":

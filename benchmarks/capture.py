@@ -3,9 +3,9 @@
     python benchmarks/capture.py            # all lengths, some minutes
     python benchmarks/capture.py --quick    # 128 and 512 tokens, fewer rounds
 
-Random models of the shapes of BERT-base, GPT-2-small and a small Llama with grouped heads. Times are interleaved in one
-process (the least of several rounds); memory is the peak of the resident set above the loaded model, each measured
-in a process of its own. Writes docs/benchmarks/capture.md.
+Random models of the shapes of BERT-base, GPT-2-small and a small Llama with grouped heads. Times are of one thread,
+interleaved in one process (the least of several rounds); memory is the peak of the resident set above the loaded model,
+each measured in a process of its own. Writes docs/benchmarks/capture.md.
 """
 
 from __future__ import annotations
@@ -156,6 +156,7 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=6)
     chosen = arguments.parse_args()
     transformers.utils.logging.set_verbosity_error()
+    torch.set_num_threads(1)
     lengths = [16] if chosen.quick else [128, 512, 1024, 2048]
     # Before anything is computed in this process: its children then start from the same state.
     weighed = lengths if chosen.quick else [n for n in lengths if n in WEIGHED]
@@ -165,8 +166,8 @@ def main() -> None:
     lines = [
         "# What capture costs",
         "",
-        f"{made('python benchmarks/capture.py')} {torch.get_num_threads()} threads of "
-        f"{platform.processor() or platform.machine()}; float32, one text. Shapes: BERT-base, "
+        f"{made('python benchmarks/capture.py')} One thread of {platform.processor() or platform.machine()}, float32, "
+        "one text. Shapes: BERT-base, "
         "GPT-2-small (12 layers × 12 heads × 768), llama (8 layers × 16 heads on 4 keys × 512), random weights.",
         "",
         *table(
