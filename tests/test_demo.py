@@ -16,7 +16,7 @@ def test_the_subject_noun_wins_and_the_demo_says_why(tmp_path):
     assert "says whether the verb is singular or plural" in before
     assert "the keys to the cabinet …" in before
     assert "The model predicts plural (100.0 %)" in before
-    assert f"It drew most on {demo.SUBJECT} (by {demo.METHOD}" in before
+    assert f"It drew most on “{demo.SUBJECT}” (by {demo.METHOD}" in before
     assert "the verb goes with the subject, keys" in table
     assert "The model predicts plural" in (tmp_path / "page.html").read_text()
 

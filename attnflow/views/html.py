@@ -19,7 +19,6 @@ from markupsafe import Markup, escape
 from attnflow.flowgraph.records import FlowGraph, Output, settings_line
 from attnflow.formats import POLICY
 from attnflow.relevance import Relevance
-from attnflow.tokens import Tokens
 from attnflow.views.colours import tint, weights
 from attnflow.views.names import drawn_on, show, show_line
 from attnflow.views.page_data import about_lines, page_data, squeezed
@@ -118,8 +117,7 @@ def _lines(lines: Iterable[str]) -> Markup:
 def _plain_words(g: FlowGraph) -> Markup:
     """The first line: what the model said, what it drew on, and what the picture shows."""
     first = g.outputs[0]
-    names = g.net.tokens if g.image is None else Tokens([f"patch {t}" for t in g.net.tokens], g.net.tokens.special)
-    most = drawn_on({name: (names, scores) for name, scores in first.scores.items()})
+    most = drawn_on({name: (g.net.tokens, scores) for name, scores in first.scores.items()})
     lines = [show_line(g.predicted)] if g.predicted else []
     lines += [f"It drew most on {most}."] if most else []
     lines.append("The graph shows how much of each input can have reached the output, layer by layer.")

@@ -43,25 +43,43 @@ def show_line(text: str) -> str:
     return " ".join(show(part) for part in text.split())
 
 
+def show_ahead(predicted: Sequence[str]) -> list[str]:
+    """What the outputs of a model that generates predict; the last is no token but words, which keep their spaces.
+
+    >>> show_ahead(["Ġkey", "next token"])
+    ['·key', 'next token']
+    """
+    return [*map(show, predicted[:-1]), *predicted[-1:]]
+
+
 def drawn_on(scores: Mapping[str, tuple[Tokens, Any]]) -> str:
     """Which input each method ranks first, special tokens aside; methods that agree stand together.
 
+    A method that scores all inputs alike names none of them.
+
     >>> tokens = Tokens(["[CLS]", "key", "is"], special=[True, False, False])
     >>> drawn_on({"raw": (tokens, [0.9, 0.1, 0.0]), "flow": (tokens, [0.1, 0.5, 0.2]), "mine": (tokens, [0, 1, 2])})
-    'key (by raw, flow), is (by mine)'
+    '“key” (by raw, flow), “is” (by mine)'
     """
     first: dict[str, list[str]] = {}
+    votes: dict[str, float] = {}
     for method, (tokens, given) in scores.items():
         plain = [j for j, special in enumerate(tokens.special) if not special and not np.isnan(given[j])]
-        if plain:
-            best = max(plain, key=lambda j: given[j])  # of equal ones the first in the text
-            tied = sum(given[j] == given[best] for j in plain)
-            name = show(tokens[best]).lstrip("·") or show(tokens[best])
-            first.setdefault(name, []).append(f"{method}, tied with {tied - 1} more" if tied > 1 else method)
-    # Most methods first; one that ranks several inputs alike counts less.
-    votes = {name: sum(0.5 if "tied" in method else 1 for method in methods) for name, methods in first.items()}
-    agreed: Sequence[tuple[str, list[str]]] = sorted(first.items(), key=lambda item: -votes[item[0]])
+        best = max(plain, key=lambda j: given[j], default=0)  # of equal ones the first in the text
+        tied = sum(given[j] == given[best] for j in plain)
+        if tied == 0 or 1 < tied == len(plain):
+            continue
+        name = _quoted(tokens[best])
+        first.setdefault(name, []).append(f"{method} [tied with {tied - 1} more]" if tied > 1 else method)
+        # A method that ranks several inputs alike counts less.
+        votes[name] = votes.get(name, 0) + (0.5 if tied > 1 else 1)
+    agreed = sorted(first.items(), key=lambda item: -votes[item[0]])
     return ", ".join(f"{name} (by {', '.join(methods)})" for name, methods in agreed)
+
+
+def _quoted(token: str) -> str:
+    """A token within a sentence, in quotes: "to" and "the" would read as words of that sentence."""
+    return f"“{show_line(token).lstrip('·') or show(token)}”"
 
 
 def show_text(text: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.flowgraph.records import FLOW, FlowGraph, Output, PairFlow
-from attnflow.views.names import show, show_line
+from attnflow.views.names import show, show_ahead, show_line
 
 # Pipes that carry nothing are drawn in small networks only: in a large one the widest are the residual ones, a picket
 # fence that says nothing.
@@ -51,7 +51,7 @@ def page_data(graph: FlowGraph) -> dict[str, Any]:
         "special": [int(s) for s in net.tokens.special],
         "words": _words(graph),
         "queries": _names(graph, net.queries),
-        "predicts": None if graph.predicts is None else [show(t) for t in graph.predicts],
+        "predicts": None if graph.predicts is None else show_ahead(graph.predicts),
         "firstRow": net.rows[0],
         "layers": list(net.layers),
         "tops": list(net.tops),

@@ -16,7 +16,7 @@ from attnflow.select import pick_position
 from attnflow.tokens import Tokens
 from attnflow.views.colours import blend, weights
 from attnflow.views.fonts import in_fonts
-from attnflow.views.names import show
+from attnflow.views.names import show, show_ahead
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +131,7 @@ def row_names(r: Relevance) -> list[str]:
     """Names of the outputs; those of a model that generates with the token that they predict, which is the next one."""
     names = [show(t) for t in r.rows]
     ahead = r.attention.predicts(r.rows) if r.attention is not None else None
-    return names if ahead is None else [f"{name} → {show(t)}" for name, t in zip(names, ahead, strict=True)]
+    return names if ahead is None else [f"{name} → {t}" for name, t in zip(names, show_ahead(ahead), strict=True)]
 
 
 def _generates(r: Relevance) -> bool:

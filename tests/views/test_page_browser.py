@@ -428,6 +428,7 @@ def test_an_image_is_covered_by_its_patches(opened):
     attention = Attention.of(random_attention(2, 2, 7), tokens=names)
     image = np.zeros((20, 30, 3), np.uint8)
     view = opened(flow(attention, position="cls").to_html(image=image))
+    assert re.search(r"It drew most on “patch \d,\d” \(by ", view.locator("#plain").inner_text())
     assert view.locator("#maps svg").count() == 3
     assert view.locator("#maps svg").first.locator("rect").count() == 6
     view.locator("#maps svg").first.locator("rect").nth(4).click()

@@ -108,7 +108,7 @@ def test_the_first_line_is_plain_and_words_are_explained(opened):  # noqa: F811
     found = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=("rollout", "flow", "blankout"))
     view = opened(found.to_html())
     plain = view.locator("#plain").inner_text()
-    assert plain.startswith("The model predicts plural (100.0 %); next singular (< 0.1 %). It drew most on keys (by ")
+    assert plain.startswith("The model predicts plural (100.0 %); next singular (< 0.1 %). It drew most on “keys” (by ")
     assert plain.endswith("The graph shows how much of each input can have reached the output, layer by layer.")
     for word, said in {
         "capacity": "The width of a pipe", "minimum cut": "The bottleneck", "level": "A row of dots",
@@ -159,3 +159,5 @@ def test_outputs_of_a_model_that_generates_say_what_they_predict(opened):  # noq
     attention = Attention.of(weights / weights.sum(-1, keepdims=True), ["the", "key", "is"], generates=True)
     view = opened(flow_page(flow_graph(attention, position=1)))
     assert "Output key (which predicts is) at layer 1" in view.locator("#state").inner_text()
+    view.locator("#position").select_option("2")
+    assert "Output is (which predicts next token) at layer 1" in view.locator("#state").inner_text()

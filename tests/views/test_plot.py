@@ -119,7 +119,7 @@ def test_rows_of_a_model_that_generates_are_named_by_what_they_predict():
     attention = Attention.of(W, tokens=["the", "Ġkey", "Ġis", "Ġhere"], generates=True)
     ax = raw(attention).plot()
     assert [t.get_text() for t in ax.get_yticklabels()] == [
-        "the → ·key", "·key → ·is", "·is → ·here", "·here → next·token"
+        "the → ·key", "·key → ·is", "·is → ·here", "·here → next token"
     ]  # fmt: skip
     assert ax.get_ylabel().endswith("→ what it predicts")
     assert [t.get_text() for t in raw(W, tokens=list("abcd")).plot().get_yticklabels()] == list("abcd")
