@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,15 +58,13 @@ def _from_messages(tokenizer: Any, messages: list[Mapping[str, Any]]) -> Prompt:
         answer = "".join(_texts(messages[-1]))
         messages = messages[:-1]
     text = _rendered(tokenizer, messages)
-    pieces, at = [], 0
-    for number, message in enumerate(messages, 1):
-        for content in _texts(message):
-            found = next((c for c in (content, content.strip()) if c and text.find(c, at) >= 0), None)
-            if found is None:
-                continue
-            start = text.find(found, at)
-            at = start + len(found)
-            pieces.append(Piece(start, at, f"{message['role']} {number}"))
+    named = [(f"{m['role']} {number}", content) for number, m in enumerate(messages, 1) for content in _texts(m)]
+    spans = _places(tokenizer, messages, text, [content for _, content in named])
+    pieces = [
+        Piece(*span, name, given=_whole(span, content))
+        for (name, content), span in zip(named, spans, strict=True)
+        if span is not None
+    ]
     return Prompt(text, tuple(pieces), False, "messages", answer)
 
 
@@ -81,14 +79,75 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
 
 
 def _rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
+    from jinja2 import TemplateError
+
     holder = tokenizer if getattr(tokenizer, "chat_template", None) else plain_tokenizer(tokenizer)
     if not getattr(holder, "chat_template", None):
         raise InputError(
             f"The prompt is a list of chat messages and the tokenizer ({type(holder).__name__}) has no chat template. "
             "Give it the model's own:  tokenizer.chat_template = '…'  or a str as the prompt."
         )
-    made = holder.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-    return str(made)
+    try:
+        return str(holder.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        roles = ", ".join(str(m["role"]) for m in messages)
+        raise InputError(
+            f"The messages have the roles {roles}, and the tokenizer's chat template refuses them: {error}. Give "
+            "messages that it takes, or the whole prompt as a str."
+        ) from error
+
+
+def _places(
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], text: str, contents: Sequence[str]
+) -> list[Span | None]:
+    """Where the template put each content; None for a blank one.
+
+    The same words may stand in the template itself. So it is filled a second time, with marks for contents: what
+    stands between two marks is the template's own, and a content is looked for behind it.
+    """
+    marks = iter([_mark(number) for number in range(len(contents))])
+    marked = _rendered(tokenizer, [_marked(message, marks) for message in messages])
+    out: list[Span | None] = []
+    at = seen = 0
+    for number, content in enumerate(contents):
+        mark = marked.find(_mark(number), seen)
+        between = marked[seen:mark] if mark >= 0 else ""
+        at += len(between) if text.startswith(between, at) else 0
+        seen = mark + len(_mark(number)) if mark >= 0 else seen
+        if not content.strip():
+            out.append(None)
+            continue
+        found = next(((p, c) for c in (content, content.strip()) if (p := text.find(c, at)) >= 0), None)
+        if found is None:
+            raise InputError(
+                f"The prompt has the text {content[:30]!r}, and the chat template leaves it out or changes it, so that "
+                "its characters are not found. Give the prompt as a str:  tokenizer.apply_chat_template(messages, "
+                "tokenize=False, add_generation_prompt=True)"
+            )
+        at = found[0] + len(found[1])
+        out.append((found[0], at))
+    return out
+
+
+def _mark(number: int) -> str:
+    return f"\ue000{number}\ue001"  # of the private area, in which no text has letters
+
+
+def _marked(message: Mapping[str, Any], marks: Iterator[str]) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": next(marks)}
+    parts = [
+        {**part, "text": next(marks)} if isinstance(part, Mapping) and part.get("type") == "text" else part
+        for part in content or ()
+    ]
+    return {**message, "content": parts}
+
+
+def _whole(span: Span, content: str) -> Span:
+    """Where all of a content would stand, with the space around it that a template takes off."""
+    cut = 0 if span[1] - span[0] == len(content) else len(content) - len(content.lstrip())
+    return span[0] - cut, span[0] - cut + len(content)
 
 
 def _from_dict(tokenizer: Any, prompt: Mapping[str, Any]) -> Prompt:
@@ -105,16 +164,20 @@ def _from_dict(tokenizer: Any, prompt: Mapping[str, Any]) -> Prompt:
     body = "\n\n".join(named.values()) if named is not None else str(context)
     if not body.strip():
         raise InputError("The context is empty: give the text in which the answer is to be found.")
-    content = f"{body}\n\n{question}" if question else body
+    content = f"{body}\n\n{question}" if question.strip() else body
     chat = bool(getattr(plain_tokenizer(tokenizer), "chat_template", None))
-    text = _rendered(tokenizer, [{"role": "user", "content": content}]) if chat else content
-    at = text.find(body)
-    if at < 0:
-        raise InputError("The chat template changes the context, so that its characters are not found in the prompt.")
-    pieces = [Piece(at, at + len(body), "prompt")]
-    if question:
-        asked = text.find(question, at + len(body))
-        pieces.append(Piece(asked, asked + len(question), "question", "question"))
+    text, span = content, (0, len(content))
+    if chat:
+        messages = [{"role": "user", "content": content}]
+        text = _rendered(tokenizer, messages)
+        span = _places(tokenizer, messages, text, [content])[0] or span
+    start = _whole(span, content)[0]
+    end = start + len(body)
+    pieces = [Piece(max(start, span[0]), min(end, span[1]), "prompt", given=(start, end))]
+    if content != body:
+        pieces.append(Piece(start + len(content) - len(question), span[1], "question", "question"))
+    if named is not None and span[1] - span[0] < len(content):
+        named = {name: words.strip() for name, words in named.items()}  # as the template did at both ends
     return Prompt(text, tuple(pieces), not chat, "sentences" if named is None else named)
 
 

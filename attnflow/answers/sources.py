@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from attnflow.errors import InputError, SelectionError
+from attnflow.numbers import is_whole
 
 Span = tuple[int, int]
 SPLITS = ("messages", "paragraphs", "sentences", "words")
@@ -48,12 +51,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of the prompt that the user wrote, between which the template stands."""
+    """A stretch of the prompt that the user wrote, between which the template stands.
+
+    ``given``: where all of it would stand, with the space at its ends that a template took off; spans count in it.
+    """
 
     start: int
     end: int
     name: str
     kind: str = "context"
+    given: Span | None = None
 
 
 def paragraphs(text: str) -> list[Span]:
@@ -124,6 +131,11 @@ def find_sources(text: str, pieces: Sequence[Piece], wanted: Any) -> tuple[Sourc
     asks = [Source(p.name, text[p.start : p.end], p.start, p.end, "question") for p in pieces if p.kind == "question"]
     context = [p for p in pieces if p.kind != "question"]
     if isinstance(wanted, str):
+        if wanted == "patches":
+            raise SelectionError(
+                "sources='patches' are parts of an image, and images= was not given:  "
+                "attribute(model, processor, prompt, images=image, sources='patches')"
+            )
         if wanted not in SPLITS:
             known = ", ".join(map(repr, SPLITS))
             raise SelectionError(
@@ -136,7 +148,7 @@ def find_sources(text: str, pieces: Sequence[Piece], wanted: Any) -> tuple[Sourc
     out = tuple(sorted([*found, *asks], key=lambda s: s.start))
     if not found:
         raise InputError("The prompt has no source: give a context of at least one word.")
-    _refuse_overlap(out)
+    _refuse_overlap(out, context)
     return out
 
 
@@ -152,7 +164,7 @@ def _split(text: str, piece: Piece, how: str) -> list[Source]:
 def _given(text: str, context: Sequence[Piece], wanted: Any) -> list[Source]:
     if isinstance(wanted, Mapping):
         named = [(str(name), value) for name, value in wanted.items()]
-    elif isinstance(wanted, Sequence):
+    elif isinstance(wanted, Sequence | np.ndarray):
         named = [("", value) for value in wanted]
     else:
         raise SelectionError(
@@ -191,28 +203,32 @@ def _placed(text: str, context: Sequence[Piece], value: str, after: int) -> Span
 
 def _counted(context: Sequence[Piece], value: Any) -> Span:
     """(start, end) in the one text that the user gave."""
-    if not (isinstance(value, Sequence) and len(value) == 2 and all(isinstance(v, int) for v in value)):
+    if not (isinstance(value, Sequence | np.ndarray) and len(value) == 2 and all(map(is_whole, value))):
         raise SelectionError(f"A source is {value!r}, and a string or a pair (start, end) of characters is needed.")
     if len(context) != 1:
         raise InputError(
             f"A source is the span {tuple(value)}, but the prompt has {len(context)} texts to count in. Give strings:  "
             "sources=['…', '…']"
         )
-    start, end = value
-    size = context[0].end - context[0].start
-    if not 0 <= start < end <= size:
-        raise InputError(f"The source ({start}, {end}) is no span of the context, which has {size} characters.")
-    return context[0].start + start, context[0].start + end
+    start, end = map(int, value)
+    first, last = context[0].given or (context[0].start, context[0].end)
+    placed = max(first + start, context[0].start), min(first + end, context[0].end)
+    if not 0 <= start < end <= last - first or placed[0] >= placed[1]:
+        raise InputError(f"The source ({start}, {end}) is no span of the context, which has {last - first} characters.")
+    return placed
 
 
-def _refuse_overlap(found: Sequence[Source]) -> None:
+def _refuse_overlap(found: Sequence[Source], context: Sequence[Piece]) -> None:
     for one, other in pairwise(found):
         if other.start < one.end:
+            shared = one.end - other.start
+            left = one.text[: other.start - one.start]
+            first = (context[0].given or (context[0].start, 0))[0]
+            cut = f"({one.start - first}, {other.start - first})" if len(context) == 1 and left else repr(left[:40])
             raise InputError(
-                f"The sources {one.name!r} ({one.start} to {one.end}) and {other.name!r} ({other.start} to "
-                f"{other.end}) "
-                f"share {one.end - other.start} characters, and each belongs to one source. Cut one of them:  "
-                f"sources=[({one.start}, {other.start}), …]"
+                f"The sources {one.name!r} and {other.name!r} share {shared} characters "
+                f"({other.text[:shared][:30]!r}), and each belongs to one source. "
+                + (f"Cut one of them:  sources=[{cut}, …]" if left else "Leave one of them out.")
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,7 @@ def test_sources_as_strings_spans_and_names():
     listed = find_sources(TEXT, whole(), ["Two keys are blue.", "One key"])
     assert [(s.name, s.text) for s in listed] == [("source 2", "One key"), ("source 1", "Two keys are blue.")]
     assert find_sources(TEXT, whole(), [(0, 7)])[0].text == "One key"
+    assert find_sources(TEXT, whole(), np.array([[0, 7], [8, 10]]))[1].text == "is"
     assert find_sources(TEXT, whole(), {"a": "Three?"})[0].name == "a"
     # The same words twice: each source takes the next place.
     twice = find_sources("key key", whole("key key"), ["key", "key"])
@@ -67,7 +69,10 @@ def test_a_question_is_one_source_by_itself():
         ("lines", "sources='lines' is not known. Use 'messages', 'paragraphs', 'sentences', 'words'"),
         (["Four"], "The source 'Four' is not in the prompt, which has 46 characters of context"),
         ([""], "A source is an empty string"),
-        ([(0, 20), (10, 30)], "share 10 characters, and each belongs to one source"),
+        ([(0, 20), (10, 30)], "share 10 characters (' red. Two '), and each belongs to one source"),
+        ([(0, 20), (10, 30)], "Cut one of them:  sources=[(0, 10), …]"),
+        ([(0, 20), (0, 20)], "Leave one of them out."),
+        ("patches", "images= was not given:  attribute(model, processor, prompt, images=image"),
         ([(40, 99)], r"The source (40, 99) is no span of the context, which has 46 characters"),
         ([3], "A source is 3, and a string or a pair"),
         (7, "sources is a int"),
@@ -82,6 +87,18 @@ def test_bad_sources(wanted, said):
 def test_spans_need_one_text_to_count_in():
     with pytest.raises(AttnFlowError, match="has 2 texts to count in"):
         find_sources("ab", [Piece(0, 1, "a"), Piece(1, 2, "b")], [(0, 1)])
+
+
+def test_spans_count_in_the_text_that_was_given():
+    """A template wrote "…" in front of it and took two spaces off."""
+    piece = Piece(1, 8, "prompt", given=(-1, 9))
+    assert find_sources("…One key…", [piece], [(2, 5)])[0].text == "One"
+    assert find_sources("…One key…", [piece], [(0, 10)])[0].text == "One key"
+    for outside in ((0, 2), (0, 11)):
+        with pytest.raises(AttnFlowError, match="is no span of the context, which has 10 characters"):
+            find_sources("…One key…", [piece], [outside])
+    with pytest.raises(AttnFlowError, match=re.escape("sources=[(2, 4), …]")):
+        find_sources("…One key…", [piece], [(2, 6), (4, 9)])
 
 
 def test_owners():
