@@ -25,6 +25,7 @@ from attnflow.answers.prompt import (
     read_answer,
     read_generated,
     read_prompt,
+    room,
 )
 from attnflow.answers.reading import GRADIENTS, Run, check_methods, make_run, plain_run, read
 from attnflow.answers.sources import Source, find_sources, owners_of, sentences
@@ -109,6 +110,8 @@ def attribute(
             "instead": instead, "images": images, "max_new_tokens": max_new_tokens, "show_progress": show_progress,
         })  # fmt: skip
     module, tokenizer = unpack(model, tokenizer)
+    if max_new_tokens is not None:
+        max_new_tokens = at_least(max_new_tokens, 1, "max_new_tokens")
     wanted = _Wanted(
         check_methods(RECOMMENDED if methods is None else methods), methods is None, _units(units), _count(check),
         check_ways(check_by), instead, max_new_tokens,
@@ -285,7 +288,7 @@ def _read(
     device = device_of(model)
     seen = patches.read_images(model, tokenizer, given.text, images, device)
     ids, offsets = encoded(tokenizer, given.text, given.special, apart) if seen is None else (seen.ids, seen.offsets)
-    check_length(model, len(ids), 0, apart)
+    check_length(model, len(ids), 1, apart)
     split = given.split if sources is None else sources
     if seen is not None and isinstance(split, str) and split == "patches":
         found: tuple[Source, ...] = seen.sources
@@ -346,7 +349,7 @@ def _generated(
             f"language "
             "head:  AutoModelForCausalLM.from_pretrained(name)"
         )
-    limit = most or config.max_new_tokens or MAX_NEW_TOKENS
+    limit = _most(model, config, most, len(ids), apart)
     batch = {**more, "input_ids": torch.tensor([list(ids)], device=device_of(model))}
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])
     begun: list[int] = []
@@ -365,6 +368,14 @@ def _generated(
         made = module.generate(**batch, **options)  # type: ignore[operator]
     row: list[int] = made[0].tolist()
     return row if apart else row[len(ids) :]
+
+
+def _most(model: nn.Module, config: Any, most: int | None, tokens: int, apart: bool) -> int:
+    """How many tokens the model writes at most: no more than it has positions for."""
+    whole = (getattr(config, "max_length", None) or 0) - (1 if apart else tokens)
+    wanted = most or config.max_new_tokens or (whole if whole > 0 else MAX_NEW_TOKENS)
+    left = room(model, tokens, apart)
+    return int(wanted) if left is None else min(int(wanted), left)
 
 
 def _split(reading: Reading, units: str) -> tuple[Unit, ...]:

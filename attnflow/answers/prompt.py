@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from attnflow.answers.sources import Piece, Span
 from attnflow.errors import InputError
 from attnflow.inputs.encode import refuse_surrogates
@@ -275,14 +273,17 @@ def read_generated(tokenizer: Any, ids: Sequence[int], made: Sequence[int]) -> R
 def check_length(model: Any, tokens: int, answer: int, apart: bool) -> None:
     """Refuse what the model has no positions for."""
     limit = position_limit(model)
-    total = tokens if apart else tokens + answer
+    total = max(tokens, answer) if apart else tokens + answer
     if limit is not None and total > limit:
+        what = "the answer" if apart and answer > tokens else "the context"
         raise InputError(
-            f"The prompt has {tokens} tokens and the answer {answer}, and the model has {limit} positions. Leave "
-            f"{total - limit} tokens of the context out, or load a model for longer texts."
+            f"The prompt has {tokens} tokens and the answer {answer}, and the model has {limit} positions"
+            f"{' for each' if apart else ''}. Leave {total - limit} tokens of {what} out, or load a model for longer "
+            "texts."
         )
 
 
-def tensor(ids: Sequence[int], device: torch.device) -> torch.Tensor:
-    """``[1, n]``."""
-    return torch.tensor([list(ids)], dtype=torch.long, device=device)
+def room(model: Any, tokens: int, apart: bool) -> int | None:
+    """How many tokens of an answer the model has positions for behind such a prompt."""
+    limit = position_limit(model)
+    return None if limit is None else limit if apart else limit - tokens

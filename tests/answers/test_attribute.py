@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 
 from attnflow import AttnFlowError, Attribution, attribute, capture, direct, rollout
 from attnflow.answers.reading import make_run, read
@@ -111,6 +112,34 @@ def test_the_models_own_answer_and_nothing_changed() -> None:
     a = attribute(model, tokenizer(), "The key of Lora is", max_new_tokens=4, methods=["direct", "gradient"])
     assert isinstance(a, Attribution) and a.units[0].last <= 4 and "The answer is the model's own." in a.notes
     assert fingerprint(model) == before
+
+
+def test_a_model_writes_no_more_than_it_has_positions_for() -> None:
+    tok = tokenizer()
+    tiny_gpt = tf.GPT2LMHeadModel(
+        tf.GPT2Config(vocab_size=len(tok), n_positions=24, n_embd=8, n_layer=1, n_head=1, eos_token_id=0)
+    )
+    prompt = "The key of Lora is red. The key of Milo is"
+    tokens = len(tok(prompt)["input_ids"])
+    a = attribute(tiny_gpt.eval(), tok, prompt, methods=["direct"], check=0)
+    assert isinstance(a, Attribution) and a.units[0].last <= 24 - tokens
+    with pytest.raises(AttnFlowError, match="has 2[0-9] tokens and the answer 1, and the model has 24 positions"):
+        attribute(tiny_gpt, tok, prompt + prompt, methods=["direct"])
+
+
+def test_a_decoder_has_as_many_positions_as_its_encoder() -> None:
+    sizes = {
+        f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads", "ffn_dim")
+    }
+    marks = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "decoder_start_token_id": 0}
+    config = tf.BartConfig(
+        vocab_size=len(tokenizer()), max_position_embeddings=16, d_model=8, **sizes, **marks, forced_eos_token_id=None
+    )
+    model = tf.BartForConditionalGeneration(config).eval()
+    own = attribute(model, tokenizer(), "The key of Lora is", methods=["direct"], check=0)
+    assert isinstance(own, Attribution) and own.units[0].last <= 16
+    with pytest.raises(AttnFlowError, match="has 16 positions for each. Leave 8 tokens of the answer out"):
+        attribute(model, tokenizer(), "The key of Lora is", " red" * 24, methods=["direct"])
 
 
 def test_first_token_and_template_are_told_apart() -> None:
@@ -225,6 +254,7 @@ def test_long_inputs_refuse_what_needs_all_rows(monkeypatch: Any) -> None:
         ({"check_by": "hand"}, "check_by='hand' is not known"),
         ({"prompt": {"context": "The key of Lora is red. " * 90}}, "and the model has 512 positions"),
         ({"images": [1]}, "reads text only. Pass the processor"),
+        ({"answer": None, "max_new_tokens": 0}, "max_new_tokens=0"),
     ],
 )
 def test_bad_input(given: dict[str, Any], said: str) -> None:
