@@ -64,7 +64,7 @@ def test_table_check_plot_page_and_text(explained, tmp_path):
     assert "The model predicts plural" in explained._repr_html_()
     said = str(explained).splitlines()
     assert said[0] == "The model predicts plural (100.0 %); next singular (< 0.1 %)."
-    assert "keys (by rollout, blankout)" in said[1]
+    assert "“keys” (by rollout, blankout)" in said[1]
     assert "\n" not in repr(explained)
 
 
