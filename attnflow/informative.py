@@ -23,6 +23,8 @@ Array = npt.NDArray[np.float64]
 MUCH = 0.5
 ORDERED = 0.9
 ALIKE = 0.98
+# Scores that differ by less than this share of the largest are called flat.
+FLAT = 0.01
 # Inputs from which a ranking can be told from another, and outputs that are compared.
 FEWEST = 4
 SAMPLE = 16
@@ -39,6 +41,7 @@ class Informative:
             ones do; None with fewer than four inputs.
         rows: how far the outputs rank the inputs alike: the mean rank correlation between outputs, 1 where all have the
             same ranking; None where one output is known.
+        flat: True if one output is known and all inputs have nearly the same score for it.
 
     >>> i = Informative(first=0.9997, special=0.0, position=0.4, rows=None)
     >>> i.doubts
@@ -51,16 +54,17 @@ class Informative:
     special: float
     position: float | None
     rows: float | None
+    flat: bool = False
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """Reasons to doubt that the scores say something about this text."""
-        out = []
+        out = ["all inputs have nearly the same score, which ranks nothing"] if self.flat else []
         if self.first >= MUCH:
             out.append(f"{self.first:.0%} of the mass is on the first token")
         if self.special >= MUCH and self.special > self.first + 0.01:
             out.append(f"{self.special:.0%} of the mass is on special tokens")
-        if self.position is not None and abs(self.position) >= ORDERED:
+        if self.position is not None and abs(self.position) >= ORDERED and not self.flat:
             way = "earlier" if self.position > 0 else "later"
             out.append(
                 f"{way} tokens score higher, whatever they are (rank agreement with position {self.position:.2f})"
@@ -83,7 +87,7 @@ class Informative:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures and the line."""
-        figures = {name: getattr(self, name) for name in ("first", "special", "position", "rows")}
+        figures = {name: getattr(self, name) for name in ("first", "special", "position", "rows", "flat")}
         return {**figures, "line": self.line}
 
 
@@ -101,7 +105,17 @@ def informative(r: Relevance) -> Informative:
     first = float(rows[:, 0].sum()) / total if total else 0.0
     special = r.dropped if r.dropped is not None else r.special_share
     agreed = r.row_agreement if scores.ndim == 1 else row_agreement(scores)
-    return Informative(first, special, _with_position(rows), agreed)
+    return Informative(first, special, _with_position(rows), agreed, scores.ndim == 1 and flat(r.scores[-1]))
+
+
+def flat(scores: npt.NDArray[np.floating[Any]]) -> bool:
+    """True if the scores of three inputs or more differ by less than ``FLAT`` of the largest: they rank nothing.
+
+    >>> flat(np.array([0.25, 0.251, 0.25])), flat(np.array([0.2, 0.3, 0.5]))
+    (True, False)
+    """
+    found = scores[np.isfinite(scores)]
+    return len(found) >= 3 and bool(np.ptp(found) <= FLAT * np.abs(found).max())
 
 
 def row_agreement(scores: Array) -> float | None:

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from attnflow import Attention, Relevance, flow, raw, rollout
-from attnflow.informative import Informative, informative, row_agreement
+from attnflow.informative import Informative, flat, informative, row_agreement
 from attnflow.tokens import Tokens
 from attnflow.views.terminal import footer
 from tests.conftest import random_attention
@@ -71,3 +71,13 @@ def test_few_inputs_signs_missing_scores_and_dropped_tokens():
     assert r.drop_special().informative.special == pytest.approx(r.special_share)
     zero = Relevance(np.zeros((1, 4)), list("abcd"), (0,), "raw").informative
     assert (zero.first, zero.special, zero.position) == (0, 0, None)
+
+
+def test_scores_that_are_all_alike_are_no_answer():
+    same = Relevance(np.full((1, 5), 0.2), TOKENS, ("input",), "blankout").informative
+    assert same.doubts == ("all inputs have nearly the same score, which ranks nothing",)
+    nearly = np.array([[0.2, 0.2006, 0.2008, 0.2009, 0.201]])
+    assert Relevance(nearly, TOKENS, (0,), "raw", {"position": 0}).informative.doubts == same.doubts
+    assert Relevance(np.zeros((1, 5)), TOKENS, ("input",), "gradient").informative.flat
+    assert not flat(np.array([0.2, 0.2])) and not flat(np.array([0.2, np.nan, 0.2]))
+    assert not raw(np.full((1, 4, 4), 0.25)).informative.flat  # outputs × inputs: the rows are compared instead

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attnflow.divergence import DISTANCES
 from attnflow.errors import AttnFlowWarning, SelectionError, WeightsError
+from attnflow.informative import flat
 from attnflow.inputs.embedding import IDS, find, repeated, run
 from attnflow.inputs.example import Example, examples
 from attnflow.inputs.running import arguments, undisturbed
@@ -28,8 +29,6 @@ TOKENS = ("mask", "unk", "pad", "eos")
 BLANKS = (*TOKENS, "delete", "mean-embedding")
 PIXELS = ("mean", "zero")
 UNITS = ("token", "word")
-# Scores that differ by less than this share of the largest are called flat.
-FLAT = 0.01
 
 
 @overload
@@ -142,9 +141,9 @@ def blankout_of(
 
 def _flat(scores: npt.NDArray[np.float64], blank: str | int, name: str) -> tuple[str, ...]:
     """A note, and a warning, where the scores of all inputs are nearly the same."""
-    found = scores[np.isfinite(scores)]
-    if len(found) < 3 or np.ptp(found) > FLAT * np.abs(found).max():
+    if not flat(scores):
         return ()
+    found = scores[np.isfinite(scores)]
     other = "delete" if blank != "delete" else "mean-embedding"
     note = (
         f"blankout: {name} in the place of any input gives nearly the same score ({found.min():.3g} … "
