@@ -33,7 +33,7 @@ from attnflow.capturing.notes import name_of
 from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.inputs.encode import device_of
 from attnflow.inputs.naming import plain_tokenizer
-from attnflow.inputs.running import model_errors, undisturbed, unpack
+from attnflow.inputs.running import arguments, model_errors, undisturbed, unpack
 from attnflow.numbers import at_least, is_whole, word
 
 F64 = npt.NDArray[np.float64]
@@ -71,7 +71,7 @@ def attribute(
 
     Args:
         model, tokenizer: a causal language model, an encoder-decoder model, or a model of images and text with its
-        processor.
+            processor. The model may be a name or folder, with None for its tokenizer.
         prompt: a str, as the model is to read it; chat messages, which go through the tokenizer's chat template and
         may end
             with the answer; or a dict with "context" (a text, documents in a list or by name) and "question".
@@ -104,17 +104,19 @@ def attribute(
     >>> bool(abs(found.shares().sum(1) - 1).max() < 1e-9)
     True
     """
+    module, tokenizer, _ = arguments(model, tokenizer, None, "attribute")
+    if not isinstance(module, nn.Module):
+        module, tokenizer = unpack(module, tokenizer)
     if isinstance(prompt, list) and prompt and not all(isinstance(p, Mapping) and "role" in p for p in prompt):
-        return _each(model, tokenizer, prompt, answer, {
+        return _each(module, tokenizer, prompt, answer, {
             "sources": sources, "methods": methods, "units": units, "check": check, "check_by": check_by,
             "instead": instead, "images": images, "max_new_tokens": max_new_tokens, "show_progress": show_progress,
         })  # fmt: skip
-    module, tokenizer = unpack(model, tokenizer)
     if max_new_tokens is not None:
         max_new_tokens = at_least(max_new_tokens, 1, "max_new_tokens")
     wanted = _Wanted(
-        check_methods(RECOMMENDED if methods is None else methods), methods is None, _units(units), _count(check),
-        check_ways(check_by), instead, max_new_tokens,
+        check_methods(RECOMMENDED if methods is None else methods), methods is None, _units(units),
+        checked_count(check), check_ways(check_by), instead, max_new_tokens,
     )  # fmt: skip
     _refuse_model(module)
     with _progress(show_progress) as advance:
@@ -326,12 +328,12 @@ def _pixels(seen: Seen | None) -> dict[str, Any]:
 
 
 def _refuse_empty(found: Sequence[Source], owners: Sequence[int]) -> None:
+    held = set(owners)
     for number, source in enumerate(found):
-        if number not in set(owners) and source.kind != "question":
+        if number not in held and source.kind != "question":
             raise InputError(
                 f"The source {source.name!r} ({source.text[:20]!r}) has no token of its own: the tokenizer joins it "
-                f"with "
-                "what stands before it. Make it longer, or leave it to its neighbour."
+                "with what stands before it. Make it longer, or leave it to its neighbour."
             )
 
 
@@ -410,7 +412,8 @@ def _units(units: str) -> str:
     return units
 
 
-def _count(check: int | str | None) -> int | None:
+def checked_count(check: int | str | None) -> int | None:
+    """How many sources are left out, one by one; None for none."""
     if check is None:
         return None
     if isinstance(check, str) and check == "all":

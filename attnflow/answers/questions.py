@@ -1,8 +1,8 @@
 """A data set of questions: the sources of each answer, and how often the greatest is a gold one.
 
-Rows are dicts: ``context`` and ``question`` (or ``prompt``: a text or messages), ``answer`` (or the model writes
-it), and
-``gold``: numbers of context sources (from 0), their names, or words that stand in them; several are a list.
+Rows are dicts: ``context`` and ``question`` (or ``prompt``: a text or messages), ``answer`` (or the model writes it),
+and ``gold``: numbers of context sources (from 0), their names, or words that stand in them; several are a list. In a
+.csv or .tsv file a list is written as JSON, and an empty cell is a value that is not given.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from attnflow.answers.attribute import CHECKED, RECOMMENDED, attribute
+from attnflow.answers.attribute import CHECKED, RECOMMENDED, attribute, checked_count
 from attnflow.answers.attribution import Attribution
+from attnflow.answers.leave_one_out import check_ways
 from attnflow.answers.reading import check_methods
 from attnflow.comparing.plan import identity
 from attnflow.comparing.records import Layout
-from attnflow.comparing.runs import Run, Worker
+from attnflow.comparing.runs import Run, Worker, check_engine
 from attnflow.errors import InputError, SelectionError
 from attnflow.files import as_path
 from attnflow.inputs.datasets import Row, Rows
-from attnflow.inputs.tables import SUFFIXES, open_table
+from attnflow.inputs.running import arguments
+from attnflow.inputs.tables import SUFFIXES, Table, open_table
+from attnflow.numbers import at_least
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +46,7 @@ _KNOWN = ("context", "question", "prompt", "answer", "gold", "sources")
 class Asking:
     """What is computed for each question; a job of :mod:`attnflow.comparing.runs`."""
 
-    methods: tuple[str, ...]
+    methods: tuple[str, ...] | None
     sources: Any = None
     check: int | str | None = CHECKED
     check_by: str = "mask"
@@ -63,8 +66,8 @@ class Asking:
     def settings(self) -> dict[str, Any]:
         """Plain JSON: two runs with the same settings have the same records."""
         return {
-            "methods": list(self.methods), "sources": self.sources, "check": self.check, "check_by": self.check_by,
-            "max_new_tokens": self.max_new_tokens,
+            "methods": list(self.methods or RECOMMENDED), "sources": self.sources, "check": self.check,
+            "check_by": self.check_by, "max_new_tokens": self.max_new_tokens,
         }  # fmt: skip
 
 
@@ -118,8 +121,8 @@ def gold_of(found: Attribution, gold: Any, number: int = 0) -> set[int]:
         if not mine:
             raise InputError(
                 f"Row {number} (from 0) names the gold source {one!r}, and its context has {len(context)} sources: "
-                f"give a "
-                f"number (0 to {len(context) - 1}), a name such as {found.sources[context[0]].name!r}, or words in one."
+                f"give a number (0 to {len(context) - 1}), a name such as {found.sources[context[0]].name!r}, or words "
+                "in one."
             )
         out |= set(mine)
     return out
@@ -206,19 +209,25 @@ def cite(
 
     Args:
         model, tokenizer: as everywhere; the model may be a name or folder.
-        dataset: dicts with ``context`` and ``question`` (or ``prompt``), and where they are known ``answer``,
-        ``gold`` and
-            ``sources``; a ``datasets.Dataset`` of such rows; or a file (.jsonl, .json, .csv, .tsv, .parquet).
-        sources, methods, check, check_by, max_new_tokens: as for :func:`attnflow.attribute`.
+        dataset: dicts with ``context`` and ``question`` (or ``prompt``), and where they are known ``answer``, ``gold``
+            and ``sources``; a ``datasets.Dataset`` of such rows; or a file (.jsonl, .json, .csv, .tsv, .parquet).
+        sources, methods, check, max_new_tokens: as for :func:`attnflow.attribute`.
+        check_by: "mask" or "removal".
         limit: only so many questions.
         on_error: "raise", or "skip" to note questions that cannot be done.
         out, resume, show_progress, engine, workers: as for :func:`attnflow.compare`.
     """
     if on_error not in ("raise", "skip"):
         raise SelectionError(f"on_error={on_error!r} is not known. Use one of: raise, skip.")
+    check_engine(engine)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
-    chosen = check_methods(RECOMMENDED if methods is None else methods)
-    job = Asking(chosen, sources, check, check_by, max_new_tokens, on_error)
+    if not isinstance(model, str):  # a name is loaded later, by each worker
+        model, tokenizer, _ = arguments(model, tokenizer, None, "cite")
+    chosen = None if methods is None else check_methods(methods)
+    checked_count(check)
+    if max_new_tokens is not None:
+        max_new_tokens = at_least(max_new_tokens, 1, "max_new_tokens")
+    job = Asking(chosen, sources, check, _way(check_by), max_new_tokens, on_error)
     data = Rows(tuple(_rows(dataset, limit)))
     settings = {"model": identity(model, tokenizer, out is not None), **job.settings()}
     table, _ = Run(job, model, tokenizer, data, settings).go(
@@ -227,19 +236,31 @@ def cite(
     return Cited(table, settings)
 
 
+def _way(check_by: Any) -> str:
+    """The one way by which sources are left out: a record has one number for it."""
+    ways = check_ways(check_by)
+    if len(ways) != 1:
+        raise SelectionError(
+            f"check_by={check_by!r} names {len(ways)} ways, and a record has room for one. Use 'mask' or 'removal'."
+        )
+    return ways[0]
+
+
 def _rows(dataset: Any, limit: int | None) -> Iterator[Row]:
     items: Iterable[Any] = _table(dataset) if isinstance(dataset, str | os.PathLike) else dataset
+    cells = isinstance(items, Table) and items.cells
     for number, item in enumerate(islice(iter(items), limit)):
         if not isinstance(item, Mapping) or not (item.get("context") or item.get("prompt")):
             raise InputError(
                 f"Row {number} (from 0) has no context: give dicts such as "
                 "{'context': '…', 'question': '…', 'gold': 0}."
             )
-        asked = {name: _read(item[name]) for name in _KNOWN if item.get(name) is not None}
+        given = {name: item[name] for name in _KNOWN if item.get(name) is not None}
+        asked = {name: _cell(name, v) if cells else _plain(v) for name, v in given.items() if v != "" or not cells}
         yield Row(number, asked)
 
 
-def _table(name: str | os.PathLike[str]) -> Iterable[Any]:
+def _table(name: str | os.PathLike[str]) -> Table:
     path = as_path(name, "dataset")
     if not path.is_file():
         raise InputError(f"{path} is not a file: give one of questions, or a list of dicts.")
@@ -248,11 +269,18 @@ def _table(name: str | os.PathLike[str]) -> Iterable[Any]:
     return open_table(path, path.suffix)
 
 
-def _read(value: Any) -> Any:
-    """A cell; in a text file lists and numbers are written as JSON."""
-    if isinstance(value, str) and value[:1] in "[{0123456789":
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
+def _cell(name: str, value: str) -> Any:
+    """A cell of a text file: documents, messages, sources and gold ones may be JSON; a question or answer is text."""
+    if name in ("question", "answer"):
+        return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return value
+    number = name == "gold" and isinstance(found, int) and not isinstance(found, bool)
+    return found if isinstance(found, list | dict) or number else value
+
+
+def _plain(value: Any) -> Any:
+    """Arrays of a data set as lists."""
     return value.tolist() if hasattr(value, "tolist") else value

@@ -263,6 +263,14 @@ def test_bad_input(given: dict[str, Any], said: str) -> None:
         attribute(causal(), tokenizer(), options.pop("prompt"), options.pop("answer"), **options)
 
 
+def test_a_model_by_its_folder(tmp_path: Any) -> None:
+    causal().save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    by_name = attribute(str(tmp_path), None, ASK, ANSWER, methods=["direct"], check=0)
+    assert isinstance(by_name, Attribution)
+    np.testing.assert_allclose(by_name.scores["direct"], found().scores["direct"], atol=1e-6)
+
+
 def test_a_template_that_the_tokenizer_lacks() -> None:
     with pytest.raises(AttnFlowError, match="has no chat template.*tokenizer.chat_template = "):
         attribute(causal(), tokenizer(template=False), [{"role": "user", "content": "Hi"}], "red")

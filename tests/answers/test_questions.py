@@ -50,6 +50,54 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Any) -> None:
         cite(causal(), tokenizer(), file, methods="raw", out=out, resume=True)
 
 
+def test_cells_of_a_text_file(tmp_path: Any) -> None:
+    """Numbers and words stay what a reader sees; only lists and gold numbers are read."""
+    import csv
+
+    file = tmp_path / "questions.csv"
+    with file.open("w", newline="") as stream:
+        out = csv.DictWriter(stream, ["context", "question", "answer", "gold"])
+        out.writeheader()
+        out.writerow({"context": "7 keys. 8 doors.", "question": "2", "answer": "42", "gold": "1"})
+        out.writerow(
+            {"context": json.dumps(["One key.", "Two."]), "question": "[1", "answer": "true", "gold": '["Two"]'}
+        )
+        out.writerow({"context": "3.5", "question": "", "answer": "", "gold": ""})
+    frame = cite(causal(), tokenizer(), file, methods="direct", max_new_tokens=2).records()
+    assert list(frame["answer"][:2]) == ["42", "true"] and list(frame["sources"]) == [2, 2, 1]
+    assert list(frame["gold"]) == [1, 1, 0] and frame["logprob"].notna().all()
+    typed = [{"context": "1984 is old.", "answer": "42", "gold": "1984"}]
+    assert list(cite(causal(), tokenizer(), typed, methods="direct").records()["hit"]) == [True]
+
+
+def test_what_a_model_refuses_is_left_out_of_the_recommended(monkeypatch: Any) -> None:
+    from attnflow.answers import attribute as module
+    from attnflow.answers.reading import read
+    from attnflow.errors import CaptureError
+
+    def refusing(run: Any, method: str) -> Any:
+        if method == "direct:alti":
+            raise CaptureError("the parts cannot be told apart")
+        return read(run, method)
+
+    monkeypatch.setattr(module, "read", refusing)
+    assert list(cite(causal(), tokenizer(), ROWS[:1]).records()["method"]) == ["direct"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"check_by": ("mask", "removal")}, "names 2 ways, and a record has room for one"),
+        ({"check": "some"}, "check='some' is not known"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0, but at least 1"),
+        ({"engine": "spark"}, "spark"),
+    ],
+)
+def test_bad_settings_before_a_model_is_loaded(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(AttnFlowError, match=re.escape(said)):
+        cite("no/such/model", None, ROWS, **given)
+
+
 def test_bad_rows() -> None:
     with pytest.raises(AttnFlowError, match=re.escape("Row 0 (from 0) has no context")):
         cite(causal(), tokenizer(), [{"question": "?"}])

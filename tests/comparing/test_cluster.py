@@ -118,6 +118,26 @@ def test_an_error_on_a_worker_is_the_users_error(cluster):
 
 
 @pytest.mark.slow
+def test_questions_on_a_cluster_are_as_here(cluster, tmp_path):
+    from attnflow.answers.questions import cite
+    from tests.answers.test_questions import ROWS
+    from tests.answers.tiny import causal
+    from tests.answers.tiny import tokenizer as plain
+
+    given = {"methods": ["direct", "direct:alti"], "check": 2}
+    here = cite(causal(), plain(), ROWS, **given)
+    spread = cite(causal(), plain(), ROWS, engine="ray", workers=2, out=tmp_path / "run", **given)
+    by = ["example", "method"]
+    a, b = (one.records().sort_values(by).reset_index(drop=True) for one in (here, spread))
+    numbers = ["share", "without", "logprob"]
+    assert a.drop(columns=numbers).equals(b.drop(columns=numbers))
+    np.testing.assert_allclose(a[numbers].astype(float), b[numbers].astype(float), atol=1e-5)
+    np.testing.assert_allclose(here.to_frame()["precision"], spread.to_frame()["precision"])
+    again = cite(causal(), plain(), ROWS, out=tmp_path / "run", resume=True, **given)
+    assert again.records().sort_values(by).reset_index(drop=True).equals(b)
+
+
+@pytest.mark.slow
 def test_too_many_workers_would_starve_the_reader(cluster):
     with pytest.raises(InputError, match="4 workers need one processor each.*the cluster has 4. Use workers=3"):
         compare(tiny("bert"), tokenizer(), TEXTS, engine="ray", workers=4)
