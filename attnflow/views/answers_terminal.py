@@ -85,4 +85,6 @@ def footer(found: Attribution, unit: int = 0) -> list[str]:
     for name in found.scores:
         rest = {part: float(values[unit]) for part, values in found.rest(name).items()}
         lines.append(f"{name}: {', '.join(f'{part} {share:.0%}' for part, share in rest.items())}")
+    if found.checks:
+        lines.append("without: how much log p the answer loses when the source is left out")
     return [*lines, *found.notes]

@@ -31,6 +31,7 @@ def test_terminal():
     plain = printed()
     assert "75.0%" in plain and "+0.50" in plain and "a note" in plain and "█" not in plain
     assert "direct: first token 50%, template 0%, answer 10%, sources 40%" in plain
+    assert "without: how much log p the answer loses when the source is left out" in plain
     tinted = printed(force_terminal=True, color_system="truecolor")
     assert "█" in tinted and "48;2;" in tinted and "door" in tinted
 

@@ -87,6 +87,38 @@ def test_keys_and_pointer_at_8000_tokens(browser, tmp_path):
     assert page.problems == []
 
 
+def test_bars_and_checks_of_many_small_shares(browser, tmp_path):
+    """Bars are drawn against the greatest share, and a check that says nothing says so."""
+    a = large(2000)
+    lost = np.full((3, 2000), np.nan)
+    top = a.ranked()
+    lost[:, top[:3]] = [2.0, 0.01, -1.0]
+    page = opened(browser, tmp_path, replace(a, checks={"mask": lost}))
+    widths = page.locator(".bar.main i").evaluate_all("all => all.map(e => Number(e.style.getPropertyValue('--w')))")
+    assert widths[0] > 0.9 and widths == sorted(widths, reverse=True) and a.shares()[0].max() < 0.1
+    said = page.locator(".check strong").all_inner_texts()
+    assert said == ["7.4 × less likely", "about as likely", "2.7 × more likely"]
+    assert page.problems == []
+
+
+def test_patches_by_pointer_and_key(browser, tmp_path):
+    """Squares over the image light up, and one that is clicked is chosen."""
+    from tests.answers.test_patches import found as with_image
+
+    a = with_image(units="tokens")
+    page = opened(browser, tmp_path, a)
+    assert page.locator(".picture img").evaluate("e => e.naturalWidth") == 16
+    page.locator('rect[data-s="6"]').click()
+    assert (
+        page.locator("rect.chosen").get_attribute("data-s") == "6"
+        and "patch 1,2" in page.locator("#state").inner_text()
+    )
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    assert int(page.locator("rect.chosen").get_attribute("data-s")) == a.ranked(0)[0]
+    assert page.problems == []
+
+
 def test_hostile_text_is_inert(browser, tmp_path):
     a = large(6)
     bad = MARKUP + "\u202e\u2066\x07\ud800"

@@ -62,18 +62,20 @@ function bars(u) {
   const list = ranked(u), shown = list.slice(0, ROWS);
   if (S.source !== null && !shown.includes(S.source)) shown.push(S.source);
   $("what").textContent = u === 0 ? "Sources of the whole answer" : "Sources of this part";
-  const rows = shown.map((i) => row(i, u));
+  const most = Math.max(1e-12, ...D.methods.map((m) => Math.max(...D.shares[m][u])));
+  const rows = shown.map((i) => row(i, u, most));
   if (list.length > ROWS) rows.push(node("p", "help", `${list.length - ROWS} more sources have less.`));
   $("bars").replaceChildren(...rows);
 }
 
-function row(i, u) {
+/** One source: its share by each method, drawn against the greatest of all, and what the answer loses without it. */
+function row(i, u, most) {
   const source = D.sources[i], out = node("div", i === S.source ? "row chosen" : "row");
   out.dataset.s = i;
   out.append(node("b", "", source.name), node("span", "quote", source.text));
   for (const m of D.methods) {
     const line = node("div", m === S.method ? "bar main" : "bar other"), bar = node("i");
-    bar.style.setProperty("--w", Math.max(D.shares[m][u][i], 0).toFixed(4));
+    bar.style.setProperty("--w", (Math.max(D.shares[m][u][i], 0) / most).toFixed(4));
     line.append(node("span", "", m), bar, node("span", "", percent(D.shares[m][u][i])));
     out.append(line);
   }
@@ -81,13 +83,19 @@ function row(i, u) {
     const lost = table[u][i], line = node("div", "check");
     if (lost === null) line.textContent = `without it (${way}): not tried`;
     else {
-      const factor = Math.exp(Math.min(Math.max(lost, -60), 60));
-      const words = lost >= 0 ? `${factor.toPrecision(2)} × less likely` : `${(1 / factor).toPrecision(2)} × more likely`;
-      line.append(`without it (${way}): log p ${lost >= 0 ? "−" : "+"}${Math.abs(lost).toFixed(2)}, `, node("strong", "", words));
+      const sign = lost >= 0 ? "−" : "+";
+      line.append(`without it (${way}): log p ${sign}${Math.abs(lost).toFixed(2)}, `, node("strong", "", likelier(lost)));
     }
     out.append(line);
   }
   return out;
+}
+
+/** What a loss of log p means, in words. */
+function likelier(lost) {
+  const factor = Math.exp(Math.min(Math.abs(lost), 60));
+  if (factor < 1.05) return "about as likely";
+  return `${factor.toPrecision(2)} × ${lost > 0 ? "less" : "more"} likely`;
 }
 
 function chooseSource(i, scroll) {
