@@ -291,23 +291,29 @@ def _shown(value: Any) -> str:
 
 
 def _prepare(path: Path, settings: Mapping[str, Any], resume: bool) -> None:
+    """Write the settings of a run; one that is there already is left alone, or with ``resume`` compared with them.
+
+    A run that ended before its first record, such as one that was refused, is none: there is nothing to go on with.
+    """
     plain = json.loads(json.dumps(settings))
+    begun = any((path / "parts").glob("*.parquet"))
     if (path / "settings.json").exists():
-        if not resume:
+        if begun and not resume:
             raise FileError(
                 f"{path} holds the records of a run already. Go on with it by resume=True (--resume), or give another "
                 "folder."
             )
         changed = differences(read_settings(path), plain)
-        if changed:
+        if begun and changed:
             lines = "\n  ".join(changed)
             raise FileError(
                 f"{path} holds records of other settings, which cannot be mixed with these. What differs:\n  {lines}\n"
                 "Use the same settings, or give another folder."
             )
-        return
+        if not changed:
+            return
     head = json.dumps({"format": FORMAT, "digest": digest_of(plain), "settings": plain}, indent=1)
-    files.write_bytes(path / "settings.json", head.encode(), overwrite=False)
+    files.write_bytes(path / "settings.json", head.encode(), overwrite=True)
 
 
 def _refuse_foreign(path: Path, layout: Layout) -> None:

@@ -52,8 +52,8 @@ def test_costs_are_in_each_part():
 
 
 def test_a_run_is_not_overwritten_and_settings_are_not_mixed(tmp_path):
-    with open_records(tmp_path, SETTINGS):
-        pass
+    with open_records(tmp_path, SETTINGS) as records:
+        records.add(to_table(rows(0), {}))
     with pytest.raises(FileError, match="holds the records of a run already. Go on with it by resume=True"):
         open_it(tmp_path, SETTINGS)
     changed = {**SETTINGS, "model": {"name": "gpt2"}, "k": 3, "unit": "word"}
@@ -65,6 +65,20 @@ def test_a_run_is_not_overwritten_and_settings_are_not_mixed(tmp_path):
         assert line in message
     assert "layers" not in message
     assert read_settings(tmp_path) == SETTINGS
+
+
+def test_a_run_that_ended_before_its_first_record_is_none(tmp_path):
+    open_it(tmp_path, SETTINGS)
+    open_it(tmp_path, {**SETTINGS, "k": 3})
+    open_it(tmp_path, {**SETTINGS, "k": 4}, resume=True)
+    assert read_settings(tmp_path)["k"] == 4
+
+
+def test_a_file_of_the_same_name_is_left_alone(tmp_path):
+    (tmp_path / "settings.json").write_text('{"mine": 1}')
+    with pytest.raises(FileError):
+        open_it(tmp_path, SETTINGS)
+    assert (tmp_path / "settings.json").read_text() == '{"mine": 1}'
 
 
 def test_differences_of_equal_settings_are_none():

@@ -92,7 +92,7 @@ def test_compare_is_refused_unless_asked_for(by_name, headless, folder, tmp_path
         compare(model, tok, ["the key"], on_error="skip", out=tmp_path / "run")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = compare(model, tok, ["the key"], references="gradient", untrained=True, out=tmp_path / "again")
+        found = compare(model, tok, ["the key"], references="gradient", untrained=True, out=tmp_path / "run")
     assert found.examples == 1
 
 
