@@ -65,13 +65,17 @@ def _shown(tokens: Tokens) -> str:
     return " ".join(tokens[:12]) + (" …" if len(tokens) > 12 else "")
 
 
-def read_position(tokens: Tokens) -> int:
+def read_position(tokens: Tokens, causal: bool = False) -> int:
     """The output position that is read where none is named: "cls", which classifiers read, else the last.
 
-    >>> read_position(Tokens(["[CLS]", "key"], marks={"cls": 0})), read_position(Tokens(["the", "key"]))
-    (0, 1)
+    In a causal model it is always the last, which alone has seen the whole text.
+
+    >>> tokens = Tokens(["[CLS]", "key"], marks={"cls": 0})
+    >>> read_position(tokens), read_position(tokens, causal=True), read_position(Tokens(["the", "key"]))
+    (0, 1, 1)
     """
-    return tokens.marks.get("cls", len(tokens) - 1)
+    last = len(tokens) - 1
+    return last if causal else tokens.marks.get("cls", last)
 
 
 def pick_layer(layer: int, layers: Sequence[Any]) -> int:

@@ -251,7 +251,8 @@ def _fused(attention: Attention, way: Heads, results: Sequence[Relevance], plan:
     """The graph of one way to bring the heads down."""
     attention = reduced(attention, way)
     net = network(attention, plan.residual, plan.start_layer)
-    row = read_position(net.queries) if plan.position is None else pick_position(plan.position, net.queries)
+    causal = attention.blocks.get("decoder", net).causal
+    row = read_position(net.queries, causal) if plan.position is None else pick_position(plan.position, net.queries)
     first = (net.layers[pick_layer(plan.layer, net.layers)], row)
     choices = {"residual": residual_of(attention, plan.residual), "start_layer": plan.start_layer}
     given = named(results, attention, choices)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.attention import Attention
+from attnflow.attention import Attention, Block
 from attnflow.errors import SelectionError
 from attnflow.heads import Heads
 from attnflow.inputs.example import Example, examples
@@ -54,7 +54,7 @@ def explain(
         text: one text, or ids.
         methods: names of :func:`attnflow.methods`; by default raw attention, rollout, flow, gradient and blank-out.
         position: the output position: a number, "cls", "last", "mask", or a word of the text. By default the position
-            that classifiers read ("cls") where there is one, else the last.
+            that classifiers read ("cls") where there is one; in a causal model, and without one, the last.
         heads: how heads are brought down to one matrix.
         residual: goes to the methods whose edges do not hold it.
         every_head: keep the attention of all heads with the results, for a page that can switch between them; of long
@@ -140,7 +140,7 @@ def _by_attention(call: MethodCall, attention: Attention, heads: Heads, position
 
 def _elsewhere(attention: Attention, place: int) -> list[int]:
     """Two other outputs, with which the ranking of the inputs is compared; none where that would take long."""
-    block = attention["decoder"] if "decoder" in attention.blocks else attention.only
+    block = _outputs(attention)
     n = len(block.queries)
     if len(block.layers) * n * n > AT_ONCE or any(w.shape[-2] != n for w in block.weights):
         return []
@@ -149,5 +149,10 @@ def _elsewhere(attention: Attention, place: int) -> list[int]:
 
 def _place(attention: Attention, position: int | str | None) -> int:
     """The row that is read: what classifiers read where there is such a position, else the last."""
-    rows = (attention["decoder"] if "decoder" in attention.blocks else attention.only).queries
-    return read_position(rows) if position is None else pick_position(position, rows)
+    block = _outputs(attention)
+    return read_position(block.queries, block.causal) if position is None else pick_position(position, block.queries)
+
+
+def _outputs(attention: Attention) -> Block:
+    """The block whose rows are the outputs of the model."""
+    return attention["decoder"] if "decoder" in attention.blocks else attention.only

@@ -12,6 +12,7 @@ import transformers as tf
 import attnflow
 from attnflow import AttnFlowError, blankout, capture, compare, demo, explain, flow, gradient, raw, rollout
 from attnflow.errors import InputError, SelectionError
+from attnflow.flowgraph import flow_graph
 from attnflow.inputs.example import examples
 from attnflow.inputs.prediction import Prediction, prediction_of
 from attnflow.models.shipped import FOLDER
@@ -191,3 +192,13 @@ def test_a_word_as_position_a_pair_and_a_cut(model, tokenizer):
     assert np.allclose(two.scores, flow(bert, pairs, pairs("the cabinets", "the key"), position="cls").scores)
     with pytest.raises(SelectionError, match="explain takes one text, and 2 were given"):
         explain(model, tokenizer, [TEXT, TEXT])
+
+
+def test_without_a_position_a_causal_model_is_read_at_its_last(tokenizer):
+    torch.manual_seed(0)
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 16, "bos_token_id": 2, "eos_token_id": 3}
+    causal = tf.GPT2LMHeadModel(tf.GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()
+    found = explain(causal, tokenizer, TEXT, methods=["raw", "flow"])
+    assert found[0].tokens.marks["cls"] == 0, "a causal model whose tokenizer has [CLS], which sees itself alone"
+    assert [r.position for r in found] == [6, 6]
+    assert flow_graph(capture(causal, tokenizer, TEXT)).outputs[0].row == 6
