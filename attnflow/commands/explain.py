@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +11,12 @@ from rich.console import Console
 
 from attnflow.commands.console import Edges, Untrained, position_of, progress, quiet, residual_of, status
 from attnflow.commands.names import HEADS, METHODS, NAMED, RESIDUALS, SHOWN, one_of
+from attnflow.commands.wording import worded
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, suffixes, write_file
 from attnflow.scoring import registry
 
-BY_DEFAULT = ", ".join((*SHOWN, registry.BEST))
+BY_DEFAULT = f"{', '.join((*SHOWN, registry.BEST))}; a page also shows {', '.join(registry.names('model', shown=True))}"
 WHY = (
     f"{registry.BEST}: first in the league of faithfulness (docs/league.md). For your model:  attnflow rank MODEL DATA"
 )
@@ -31,7 +32,7 @@ def explain_command(
         typer.Option(
             "--method",
             "-m",
-            help=f"{', '.join(METHODS)}; may be repeated (default: {BY_DEFAULT}; all for a page).",
+            help=f"{', '.join(METHODS)}; may be repeated (default: {BY_DEFAULT}).",
             autocompletion=one_of(METHODS),
         ),
     ] = None,
@@ -41,7 +42,8 @@ def explain_command(
     position: Annotated[
         str | None,
         typer.Option(
-            help="Output position: a number, cls, last, mask, or a word of the text (default: cls, else last).",
+            help="Output position: a number, cls, last, mask, or a word of the text (default: cls; last in a causal "
+            "model and where there is no cls).",
             autocompletion=one_of(NAMED),
         ),
     ] = None,
@@ -59,7 +61,7 @@ def explain_command(
             autocompletion=one_of(RESIDUALS),
         ),
     ] = None,
-    words: Annotated[bool, typer.Option("--words", help="Sum word pieces to words.")] = False,
+    words: Annotated[bool, typer.Option("--words", help="Show words in place of word pieces.")] = False,
     drop_special: Annotated[
         bool, typer.Option("--drop-special", help="Leave out [CLS], </s> and other special tokens.")
     ] = False,
@@ -161,7 +163,7 @@ class Request:
             try:
                 return explain(model, tokenizer, text, methods=(*self.methods, self.best), **options), WHY
             except AttnFlowError as error:
-                reason = str(error).splitlines()[0]
+                reason = worded(str(error).splitlines()[0], "explain")
                 return explain(
                     model, tokenizer, text, methods=self.methods, **options
                 ), f"Without {self.best}: {reason}"
@@ -171,7 +173,9 @@ class Request:
         from attnflow.views.terminal import show_results
 
         # The layer is taken before special tokens are dropped, so that the share in the footer is that layer's.
-        show_results(results.shown(self.layer, words=self.words, special=not self.drop_special), Console(), self.top)
+        shown = results.shown(self.layer, words=self.words, special=not self.drop_special)
+        said = [replace(r, notes=tuple(worded(note, "explain") for note in r.notes)) for r in shown]
+        show_results(said, Console(), self.top)
 
     def _write(self, results: Any, out: Path) -> None:
         shaped = [self._shaped(r) for r in results]

@@ -15,6 +15,14 @@ ALIASES = {
     "rank": {"methods": "--methods"},
     "audit": {"target_column": "--label-column", "folder": "--work"},
 }
+# What one command takes otherwise than as an option of that name, and what it does not take at all.
+OTHERWISE = {
+    "explain": {
+        r"blank='(mask|unk|pad|delete|mean-embedding)'": r"--method blankout-\1",
+        r"(?<![(\w])steps=(\d+)": r"steps=\1  of attnflow.gradient in Python",
+        r", a word of the text or None\.": " or a word of the text.",
+    }
+}
 _VALUE = r"""(?:'[^']*'|"[^"]*"|\[[^\]]*\]|\([^)]*\)|[^\s,;:)\]]*[^\s,;:.)\]])"""
 
 
@@ -54,6 +62,8 @@ def as_options(message: str, command: Any) -> str:
     'x.html exists already and --overwrite is not given. Pass --overwrite to replace it.'
     >>> as_options("residual='x' is not known. Use position=-1.", explain)
     '--residual x is not known. Use --position -1.'
+    >>> as_options("Go on with it by resume=True (--resume).", command_of(app, ["compare"]))
+    'Go on with it by --resume.'
     """
     if command is None:
         return message
@@ -68,7 +78,17 @@ def as_options(message: str, command: Any) -> str:
         plain = re.sub(r"['\"\[\]() ]", "", value) if value[:1] in "[(" else value
         return f"{option} {plain}" if not re.search(r"\s", plain) else f'{option} "{plain}"'
 
-    return re.sub(rf"(?<![\w.\-])({'|'.join(known)})=({_VALUE})", typed, message)
+    for way, option in OTHERWISE.get(command.name, {}).items():
+        message = re.sub(way, option, message)
+    said = re.sub(rf"(?<![\w.\-])({'|'.join(known)})=({_VALUE})", typed, message)
+    return re.sub(r"(--[\w-]+) \(\1\)", r"\1", said)  # where Python's message names the option too
+
+
+def worded(message: str, command: str) -> str:
+    """A message of the library as :func:`as_options` says it, by the name of the command."""
+    from attnflow.commands.app import app
+
+    return as_options(message, command_of(app, [command]))
 
 
 def suggested(name: str, known: Sequence[str] | Mapping[str, Any], limit: int = 5) -> str:

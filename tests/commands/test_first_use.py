@@ -57,7 +57,7 @@ def test_help_shows_every_default(capsys, monkeypatch):
         "default: -1",
         "default: mean",
         "default: 0.5",
-        "default: cls, else last",
+        "default: cls; last in a causal model",
         "default: raw, rollout, flow,",
     ):
         assert shown in said, shown
@@ -111,6 +111,11 @@ def test_messages_in_the_words_of_the_command(capsys, folder, data, tmp_path):
     ("untrained=True", "explain", "--untrained"), ("methods=['raw', 'flow']", "compare", "--methods raw,flow"),
     ("position='the bank'", "explain", '--position "the bank"'),
     ("x.out=3 my_layer=2", "explain", "x.out=3 my_layer=2"),
+    ("another blank:  blank='delete'", "explain", "another blank:  --method blankout-delete"),
+    ("baseline:  steps=128", "explain",
+     "baseline:  steps=128  of attnflow.gradient in Python"),
+    ("Use 'cls', a word of the text or None.", "explain", "Use 'cls' or a word of the text."),
+    ("by resume=True (--resume), or", "compare", "by --resume, or"),
     ("max_length=1, but", "compare", "--max-length 1, but"), ("layer=9", "nothing", "layer=9"),
 ])  # fmt: skip
 def test_arguments_become_options(message, command, typed):
@@ -145,7 +150,9 @@ def test_a_random_head_is_said_and_refused(capsys, tmp_path):
     config.architectures = ["BertForSequenceClassification"]
     config.save_pretrained(tmp_path)
     assert run("explain", str(tmp_path), "the key") == 0
-    assert "Random weights: classifier.weight, classifier.bias" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Random weights: classifier.weight, classifier.bias" in shown
+    assert "Without integrated_gradients-signed: " in shown and shown.endswith("ask for it as it is: --untrained")
     said = refused(capsys, "explain", str(tmp_path), "the key", "--method", "gradient")
     assert "not in the saved model" in said and said.rstrip().endswith("--untrained")
     assert run("explain", str(tmp_path), "the key", "--method", "gradient", "--untrained") == 0
