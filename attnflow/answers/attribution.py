@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from attnflow import files
 from attnflow.answers.sources import Source
+from attnflow.digests import digest_of
 from attnflow.errors import FileError, SelectionError, ShapeError
 from attnflow.formats import write_file
 from attnflow.numbers import at_least
@@ -48,8 +49,7 @@ def on_a_grid(scores: npt.ArrayLike) -> F64:
     """The scores rounded to one part in 2³⁸ of the greatest, so that their sums are exact in whatever order.
 
     A float64 holds 53 bits: 38 are left for each of up to 2¹⁵ positions. Sums over sources are then the very number
-    that
-    the sum over tokens is, and shares add up.
+    that the sum over tokens is, and shares add up.
 
     >>> parts = on_a_grid([0.1, 0.2, 0.3])
     >>> bool((parts[0] + parts[1]) + parts[2] == parts[0] + (parts[1] + parts[2]))
@@ -61,6 +61,10 @@ def on_a_grid(scores: npt.ArrayLike) -> F64:
         return given
     step = 2.0 ** (np.ceil(np.log2(top)) - _BITS)
     return np.asarray(np.round(given / step) * step)
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return digest_of(json.dumps(content, sort_keys=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +79,8 @@ class Attribution:
         tokens: the names of the positions that the answer could draw on: those of the prompt, then its own.
         owners: for each of these the number of its source, −1 for the template, −2 for the answer itself.
         scores: by method ``[units, positions]``: ``scores[m][u, j]`` is how much unit *u* draws on position *j*. A
-        unit's
-            row is the mean of the rows of its tokens; the row of a token is the one that predicted it.
+            unit's row is the mean of the rows of its tokens; the row of a token is the one that predicted it.
+            For gradients it is the gradient of the log-probability of the whole unit.
         checks: by way ("mask", "removal") ``[units, sources]``: how much less likely the unit is without the source,
             log p(unit) − log p(unit without it); NaN for sources that were not tried.
         logprobs: log p of each token of the answer.
@@ -213,8 +217,8 @@ class Attribution:
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain JSON types; positions by source are kept, so that :meth:`load` gives it back."""
-        return {
+        """All of it as plain JSON types, with a digest by which :meth:`load` sees that it is as it was written."""
+        made = {
             "format": FORMAT, "prompt": self.prompt, "answer": self.answer, "instead": self.instead,
             "model": self.model, "method": self.method, "sources": [asdict(s) for s in self.sources],
             "units": [asdict(u) for u in self.units], "tokens": list(self.tokens), "owners": self.owners.tolist(),
@@ -226,6 +230,7 @@ class Attribution:
             "logprobs": list(self.logprobs), "settings": json.loads(json.dumps(dict(self.settings), default=str)),
             "notes": list(self.notes), "resting": self.resting,
         }  # fmt: skip
+        return {**made, "digest": _seal(made)}
 
     def to_json(self) -> str:
         """All of it as JSON text."""
@@ -244,6 +249,10 @@ class Attribution:
             found = json.loads(location.read_text(encoding="utf-8"))
             if found.get("format") != FORMAT:
                 raise FileError(f"{location} is of format {found.get('format')}, and this attnflow reads {FORMAT}.")
+            if found.pop("digest", None) != _seal(found):
+                raise FileError(
+                    f"{location} is not as it was written: its content and its digest disagree. It is damaged."
+                )
             sources = tuple(
                 Source(**{**s, "box": None if s.get("box") is None else tuple(s["box"])}) for s in found["sources"]
             )

@@ -81,9 +81,11 @@ def test_damaged_files(tmp_path: Any, damage: str) -> None:
     with pytest.raises(AttnFlowError, match=r"x\.json"):
         Attribution.load(tmp_path / "x.json")
     whole = json.loads(record().to_json())
-    (tmp_path / "y.json").write_text(json.dumps({**whole, "owners": [1]}))
-    with pytest.raises(AttnFlowError, match=r"y\.json"):
-        Attribution.load(tmp_path / "y.json")
+    scores = {"direct": [[0.5, 0.2, 0.1, 0.05, 0.05, 0.1]]}
+    for changed in ({"owners": [1]}, {"scores": scores}, {"answer": "blue"}, {"digest": None}):
+        (tmp_path / "y.json").write_text(json.dumps({**whole, **changed}))
+        with pytest.raises(AttnFlowError, match=r"y\.json is not as it was written"):
+            Attribution.load(tmp_path / "y.json")
 
 
 def test_what_is_refused() -> None:

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from attnflow import Attention, AttnFlowError, Relevance
+from attnflow import Attention, AttnFlowError, Attribution, Relevance
+from attnflow.answers.attribution import Unit
+from attnflow.answers.sources import Source
 from attnflow.comparing.comparison import Comparison
 from attnflow.comparing.records import open_records, to_table
 from attnflow.inputs.datasets import open_data
@@ -46,6 +48,17 @@ def _attention(folder: Path) -> Path:
     weights = np.full((2, 2, 3, 3), 1 / 3, np.float32)
     Attention.of(weights, tokens=["a", "b", "c"], heads="all").save(folder / "a.safetensors")
     return folder / "a.safetensors"
+
+
+def _attribution(folder: Path) -> Path:
+    sources = (Source("a", "key\ud800", 0, 4), Source("b", " door", 4, 9))
+    units = (Unit("red", 0, 3, 0, 1, "whole"),)
+    scores, checks = {"direct": np.array([[0.5, 0.3, 0.2]])}, {"mask": np.array([[0.5, np.nan]])}
+    found = Attribution(
+        "key\ud800 door", "red", sources, units, ("key", "door", "red"), np.array([0, 1, -2]), scores, checks
+    )
+    found.save(folder / "answer.json")
+    return folder / "answer.json"
 
 
 def _rows(*examples: int) -> list[dict[str, Any]]:
@@ -128,6 +141,7 @@ KINDS = (
          lambda p: (repr(a := Attention.load(p)), a.only.weights[0].tolist(), a.only.weights[1].tolist())),
     Kind("saved comparison", _comparison,
          lambda p: (str((c := Comparison.load(p)).table.to_pylist()), c.settings, c.costs, c.seed)),
+    Kind("saved attribution", _attribution, lambda p: Attribution.load(p).to_json()),
     Kind("part of a run", _run, _read_run),
     Kind("settings of a run", _settings, _read_run),
     Kind("checkpoint", _checkpoint, _read_checkpoint),
