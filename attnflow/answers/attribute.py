@@ -66,30 +66,27 @@ def attribute(
 
     The model reads prompt and answer once per kind of edges. Of its attention only the rows exist that predicted the
     answer: token *t* was predicted at the position before it. ``scores[u, j]`` of the result says how much unit *u*
-    of the
-    answer draws on position *j*, and sums over the tokens of a source say what the source gave.
+    of the answer draws on position *j*, and sums over the tokens of a source say what the source gave.
 
     Args:
         model, tokenizer: a causal language model, an encoder-decoder model, or a model of images and text with its
             processor. The model may be a name or folder, with None for its tokenizer.
         prompt: a str, as the model is to read it; chat messages, which go through the tokenizer's chat template and
-        may end
-            with the answer; or a dict with "context" (a text, documents in a list or by name) and "question".
-            A list of str or dicts gives a list of results.
+            may end with the answer; or a dict with "context" (a text, documents in a list or by name) and "question",
+            which becomes one message where the tokenizer has a chat template. A list of these gives a list of results.
         answer: the finished answer, also of a model that is served elsewhere; None lets the model write it, by its own
             generation config.
-        sources: "messages", "paragraphs", "sentences", "words"; a list of strings or of spans (start, end) of the
-        text that
-            was given; a dict of names and texts. By default documents, messages or sentences, as the prompt is.
-        methods: "direct" (the rows of the answer, summed over layers), "raw" (the last layer), "rollout", "flow",
-        each with
-            other edges by name, such as "direct:alti"; "gradient" and "input_x_gradient" of the answer's
+        sources: "messages", "paragraphs", "sentences", "words"; a list of strings or of spans (start, end) of the text
+            that was given; a dict of names and texts. By default documents, messages or sentences, as the prompt is.
+        methods: "direct" (the rows of the answer, summed over layers), "raw" (the last layer), "rollout", "flow", each
+            with other edges by name, such as "direct:alti"; "gradient" and "input_x_gradient" of the answer's
             log-probability.
         units: into what the answer is split: "whole", "sentences" or "tokens".
         check: for how many of the greatest sources the answer is scored again without them; "all", or 0 for none.
         check_by: "mask" (nobody attends to the source), "removal" (it is taken out of the text), or both.
         instead: another answer: scores then say why this one and not that one.
-        images: for a model of images and text, one image or a list; sources="patches" then are the image's patches.
+        images: for a model of images and text, one image (or the name of its file) or a list of them; with
+            sources="patches" the sources are their patches.
         max_new_tokens: how much the model may write; by default what its generation config says, else 256.
         show_progress: show a bar on the error stream.
 
@@ -348,8 +345,7 @@ def _generated(
     if config is None or not getattr(model, "can_generate", lambda: False)():
         raise InputError(
             f"answer=None, and {type(model).__name__} cannot generate. Give the answer, or load the model with a "
-            f"language "
-            "head:  AutoModelForCausalLM.from_pretrained(name)"
+            "language head:  AutoModelForCausalLM.from_pretrained(name)"
         )
     limit = _most(model, config, most, len(ids), apart)
     batch = {**more, "input_ids": torch.tensor([list(ids)], device=device_of(model))}

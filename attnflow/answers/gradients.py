@@ -23,9 +23,8 @@ LONG = 1024
 def gradients(run: Run, spans: Sequence[tuple[int, int]], keep: bool | None = None) -> tuple[list[Tensor], Tensor]:
     """(for each span of answer tokens the gradient ``[positions, width]`` of its log-probability, the embeddings).
 
-    The gradient is that at the word embeddings; for models of images and text at what goes into the first layer,
-    where the
-    image's patches stand among the words. ``keep``: hold all layers' states; by default for short inputs only.
+    The gradient is that at the word embeddings; for models of images and text at what goes into the first layer, where
+    the image's patches stand among the words. ``keep``: hold all layers' states; by default for short inputs only.
     """
     if tuple(spans) in run.slopes:
         found, embeddings = run.slopes[tuple(spans)]

@@ -225,7 +225,7 @@ def read_answer(tokenizer: Any, prompt: Prompt, ids: Sequence[int], answer: str,
     if not isinstance(answer, str) or not answer.strip():
         raise InputError(
             f"The answer is {answer!r}, which has no word to attribute. Give a text, or answer=None to let the model "
-            f"write."
+            "write."
         )
     if apart:
         made, spans = encoded(tokenizer, answer, False, False)
@@ -233,18 +233,32 @@ def read_answer(tokenizer: Any, prompt: Prompt, ids: Sequence[int], answer: str,
     whole, spans = encoded(tokenizer, prompt.text + answer, prompt.special, False)
     start = len(ids)
     if whole[:start] != list(ids) or len(whole) == start:
-        plain = plain_tokenizer(tokenizer)
-        last, joined = plain.decode([ids[-1]]), plain.decode([whole[min(start, len(whole)) - 1]])
-        raise InputError(
-            f"The tokenizer splits the answer {answer[:20]!r} differently after the prompt: the prompt alone ends "
-            f"with the "
-            f"token {last!r}, with the answer behind it that place holds {joined!r}. Put the space in front of the "
-            f"answer:  "
-            f"attribute(model, tokenizer, {prompt.text.rstrip()[-12:]!r}, answer={' ' + answer.strip()[:12]!r})"
-        )
+        raise _joined(plain_tokenizer(tokenizer), prompt, ids, whole, spans, answer)
     n = len(prompt.text)
     behind = tuple((max(a - n, 0), max(b - n, 0)) for a, b in spans[start:])
     return Reading(tuple(ids), (), tuple(whole[start:]), answer, behind)
+
+
+def _joined(
+    plain: Any, prompt: Prompt, ids: Sequence[int], whole: Sequence[int], spans: Sequence[Span], answer: str
+) -> InputError:
+    """The error for a token that holds the end of the prompt and the beginning of the answer."""
+    alike = next((i for i, (a, b) in enumerate(zip(ids, whole, strict=False)) if a != b), min(len(ids), len(whole)) - 1)
+    cut = spans[alike][0]
+    text = prompt.text
+    if text[:cut].strip() and prompt.special:
+        shown = text[:cut] if cut <= 20 else f"…{text[:cut][-19:]}"
+        advice = (
+            f"Move what it holds to the answer:  attribute(model, tokenizer, {shown!r}, "
+            f"answer={text[cut:] + answer.rstrip()[:20]!r})"
+        )
+    else:
+        advice = f"The chat template ends the prompt:  answer={answer.strip()[:20]!r}"
+    return InputError(
+        f"The tokenizer splits the answer {answer[:20]!r} differently after the prompt: the prompt alone has the token "
+        f"{plain.decode([ids[alike]])!r} where, with the answer behind it, {plain.decode([whole[alike]])!r} stands. "
+        + advice
+    )
 
 
 def read_generated(tokenizer: Any, ids: Sequence[int], made: Sequence[int]) -> Reading:

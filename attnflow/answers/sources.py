@@ -124,9 +124,8 @@ _CUTS: dict[str, Callable[[str], list[Span]]] = {
 def find_sources(text: str, pieces: Sequence[Piece], wanted: Any) -> tuple[Source, ...]:
     """The sources of a prompt ``text``, in its order; a question stays one source by itself.
 
-    ``wanted`` is one of :data:`SPLITS`, a list of strings or of (start, end) in the text that the user gave, or a
-    dict of
-    names with either.
+    ``wanted`` is one of :data:`SPLITS`, a list of strings or of (start, end) in the text that the user gave, or a dict
+    of names with either.
     """
     asks = [Source(p.name, text[p.start : p.end], p.start, p.end, "question") for p in pieces if p.kind == "question"]
     context = [p for p in pieces if p.kind != "question"]
@@ -169,8 +168,7 @@ def _given(text: str, context: Sequence[Piece], wanted: Any) -> list[Source]:
     else:
         raise SelectionError(
             f"sources is a {type(wanted).__name__}. Use a word such as 'sentences', a list of strings, or a dict of "
-            f"names "
-            "and texts."
+            "names and texts."
         )
     out: list[Source] = []
     after = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
@@ -261,6 +262,28 @@ def test_bad_input(given: dict[str, Any], said: str) -> None:
     options = {"prompt": ASK, "answer": "red", "methods": ["direct"], "check": 0, **given}
     with pytest.raises(AttnFlowError, match=re.escape(said)):
         attribute(causal(), tokenizer(), options.pop("prompt"), options.pop("answer"), **options)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "line"),
+    [
+        ("The key of Lora is ", "red", "'The key of Lora is', answer=' red')"),
+        ("The key of Lo", "ra", "'The key of', answer=' Lora')"),
+    ],
+)
+def test_the_line_to_paste_where_prompt_and_answer_share_a_token(prompt: str, answer: str, line: str) -> None:
+    with pytest.raises(AttnFlowError, match=re.escape(f"attribute(model, tokenizer, {line}")):
+        attribute(causal(), tokenizer(), prompt, answer, methods=["direct"], check=0)
+    pasted = eval(f"dict(zip(('prompt', 'answer'), ({line.replace('answer=', '')}))")
+    assert isinstance(attribute(causal(), tokenizer(), **pasted, methods=["direct"], check=0), Attribution)
+
+
+def test_an_answer_whose_space_joins_the_template() -> None:
+    """Both line breaks would be one token."""
+    tok = copy.deepcopy(tokenizer())
+    tok.add_tokens(["\n\n"])
+    with pytest.raises(AttnFlowError, match=re.escape("The chat template ends the prompt:  answer='red'")):
+        attribute(causal(), tok, ASK, "\nred", methods=["direct"], check=0)
 
 
 def test_a_model_by_its_folder(tmp_path: Any) -> None:
