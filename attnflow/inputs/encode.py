@@ -16,7 +16,15 @@ import numpy as np
 import torch
 
 from attnflow.errors import InputError
-from attnflow.inputs.limits import check_length, check_vocabulary, embedding, position_limit, text_config, unknown_notes
+from attnflow.inputs.limits import (
+    check_length,
+    check_vocabulary,
+    embedding,
+    pair_notes,
+    position_limit,
+    text_config,
+    unknown_notes,
+)
 from attnflow.inputs.naming import image_tokens, name_ids, name_text, plain_tokenizer
 from attnflow.inputs.untrained import untrained_notes
 from attnflow.numbers import check_max_length
@@ -270,13 +278,17 @@ def _paired(texts: list[str], cut: Cut) -> tuple[list[str], list[str] | None]:
 
 def _encoded(plain: Any, text: str, pair: str | None, most: int | None) -> tuple[Any, str]:
     """What the tokenizer makes of one text, and a note if it was cut."""
+    from transformers import PreTrainedTokenizerBase  # here, because it takes longer to import than all of attnflow
+
     both = (text,) if pair is None else (text, pair)
+    # transformers would warn of long texts by the tokenizer's own limit, also of those that are cut here.
+    quiet = {"verbose": False} if isinstance(plain, PreTrainedTokenizerBase) else {}
     if most is None:
-        return plain(*both, return_special_tokens_mask=True), ""
-    made = plain(*both, return_special_tokens_mask=True, truncation=True, max_length=most)
+        return plain(*both, return_special_tokens_mask=True, **quiet), ""
+    made = plain(*both, return_special_tokens_mask=True, truncation=True, max_length=most, **quiet)
     if len(made["input_ids"]) < most:
         return made, ""
-    whole = len(plain(*both)["input_ids"])
+    whole = len(plain(*both, **quiet)["input_ids"])
     cut = len(made["input_ids"])
     return made, f"The text was cut to {cut} of {whole} tokens." if cut < whole else ""
 
@@ -309,6 +321,7 @@ def _from_strings(tokenizer: Any, texts: list[str], pairs: list[str] | None, mos
     draft.notes += sorted({note for _, note in made if note})
     draft.settings |= {} if most is None else {"max_length": most}
     draft.notes += unknown_notes(plain, texts, encoded)
+    draft.notes += [] if pairs is None else pair_notes(plain)
     if len({len(one["input_ids"]) for one in encoded}) > 1:
         draft.settings["padding"] = "right"
         if plain.pad_token_id is None:

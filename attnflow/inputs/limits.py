@@ -76,6 +76,20 @@ def unknown_notes(tokenizer: Any, texts: Sequence[str], encoded: Sequence[Any]) 
     return said
 
 
+def pair_notes(tokenizer: Any) -> list[str]:
+    """A note, and a warning, where a tokenizer adds special tokens to one text and none to a pair."""
+    added = getattr(tokenizer, "num_special_tokens_to_add", None)
+    if added is None or not added(pair=False) or added(pair=True):
+        return []
+    note = (
+        f"Text pair: the tokenizer adds {added(pair=False)} special tokens to one text and none to a pair, so that "
+        "nothing tells where the second text begins. It was made for single texts: give the pair as one text, as the "
+        "model was trained to read it."
+    )
+    warnings.warn(note, AttnFlowWarning, stacklevel=4)
+    return [note]
+
+
 def position_limit(model: torch.nn.Module) -> int | None:
     """The greatest number of tokens that the model has positions for; None if it has no such limit."""
     config = text_config(model)

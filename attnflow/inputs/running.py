@@ -87,6 +87,8 @@ def arguments(model: Any, tokenizer: Any = None, text: Any = None, call: str = "
                 f"{call}(model, tokenizer, text)"
             )
         tokenizer, text = None, tokenizer
+    if isinstance(tokenizer, str):
+        _refuse_name(tokenizer, text, call)
     if tokenizer is None and own is None and _is_text(text):
         shown = text if isinstance(text, str) else text[0]
         shown = shown if len(shown) <= 30 else f"{shown[:29]}…"
@@ -97,13 +99,28 @@ def arguments(model: Any, tokenizer: Any = None, text: Any = None, call: str = "
     return module, own if tokenizer is None else tokenizer, text
 
 
+def _refuse_name(tokenizer: str, text: Any, call: str) -> None:
+    """A str where the tokenizer belongs: the text, if the tokenizer stands behind it, else the name of one."""
+    if hasattr(text, "convert_ids_to_tokens"):
+        raise InputError(
+            f"The second argument is the text {tokenizer[:30]!r} and the third the tokenizer. The order is model, "
+            f"tokenizer, text:  {call}(model, tokenizer, text)"
+        )
+    raise InputError(
+        f"The second argument is the tokenizer, and it is the str {tokenizer[:60]!r}. Load it by that name:  "
+        f"tokenizer = AutoTokenizer.from_pretrained({tokenizer[:60]!r}); {call}(model, tokenizer, text)"
+    )
+
+
 def _is_text(text: Any) -> bool:
     return isinstance(text, str) or (isinstance(text, list) and bool(text) and isinstance(text[0], str))
 
 
 def _load_line(model: Any) -> str:
-    """The line by which the tokenizer of a model is loaded; the package's own models and made ones have no name."""
+    """The line by which the tokenizer of a model is loaded; models that were made have no name."""
     name = getattr(model, "name_or_path", "") or "name"
+    if type(model).__module__.startswith("attnflow.") and not os.path.isdir(name):
+        return "tokenizer = attnflow.demo.tokenizer()"
     return f"tokenizer = AutoTokenizer.from_pretrained({name!r})"
 
 

@@ -11,7 +11,7 @@ import transformers as tf
 
 import attnflow
 from attnflow import AttnFlowError, blankout, capture, compare, demo, explain, flow, gradient, raw, rollout
-from attnflow.errors import InputError, SelectionError
+from attnflow.errors import AttnFlowWarning, InputError, SelectionError
 from attnflow.flowgraph import flow_graph
 from attnflow.inputs.example import examples
 from attnflow.inputs.prediction import Prediction, prediction_of
@@ -153,7 +153,7 @@ def test_pipelines_names_and_folders(call, model, tokenizer):
 
 @pytest.mark.parametrize("call", [*CALLS, capture])
 def test_a_forgotten_tokenizer_gets_the_line_to_paste(call, model):
-    line = rf"tokenizer = AutoTokenizer.from_pretrained\('{demo.NAME}'\); {call.__name__}\(model, tokenizer, text\)"
+    line = rf"tokenizer = attnflow.demo.tokenizer\(\); {call.__name__}\(model, tokenizer, text\)"
     with pytest.raises(InputError, match=rf"second argument is the tokenizer, and it is a str .*{line}"):
         call(model, TEXT)
     with pytest.raises(InputError, match=rf"'the keys to the cabinet' needs a tokenizer and tokenizer is None.*{line}"):
@@ -202,3 +202,28 @@ def test_without_a_position_a_causal_model_is_read_at_its_last(tokenizer):
     assert found[0].tokens.marks["cls"] == 0, "a causal model whose tokenizer has [CLS], which sees itself alone"
     assert [r.position for r in found] == [6, 6]
     assert flow_graph(capture(causal, tokenizer, TEXT)).outputs[0].row == 6
+
+
+def test_a_name_or_the_text_in_the_place_of_the_tokenizer(model, tokenizer):
+    with pytest.raises(
+        InputError, match=r"is the str 'bert'.*tokenizer = AutoTokenizer.from_pretrained\('bert'\); raw\("
+    ):
+        raw(model, "bert", TEXT)
+    with pytest.raises(InputError, match=r"second argument is the text 'the keys.*third the tokenizer. The order is"):
+        raw(model, TEXT, tokenizer)
+
+
+def test_a_tokenizer_that_knows_no_pairs_is_said(model, tokenizer):
+    with pytest.warns(AttnFlowWarning, match="adds 2 special tokens to one text and none to a pair"):
+        found = rollout(model, tokenizer, TEXT, text_pair="the doors", position=0)
+    assert found.notes[0].startswith("Text pair: ")
+    assert not rollout(tiny.model("bert"), paired(), "the cabinets", text_pair="the key").notes
+
+
+def test_transformers_does_not_warn_of_a_length_that_is_cut(model, tokenizer, caplog):
+    tf.logging.enable_propagation()
+    try:
+        rollout(model, demo.tokenizer(), "the key " * 80, max_length=9)
+    finally:
+        tf.logging.disable_propagation()
+    assert not caplog.records
