@@ -39,8 +39,10 @@ def tokenizer() -> Any:
     """``<cls> words <eos>``: whole words in lower case, the last token in the verb's place."""
     from transformers import AutoTokenizer
 
+    from attnflow.models.loading import make_known
     from attnflow.models.shipped import FOLDER
 
+    make_known(str(FOLDER))  # else transformers warns of a model type that it does not know
     return AutoTokenizer.from_pretrained(FOLDER)
 
 

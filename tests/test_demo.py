@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -34,3 +37,9 @@ def test_the_counts_that_the_demo_names():
         f"on {len(demo.SENTENCES)} such sentences, this one among them, the first column ranks the subject "
         "first in 15, blankout in 8, rollout of attention in 1 " in demo.WHY
     )
+
+
+def test_the_tokenizer_alone_says_nothing():
+    code = "from attnflow import demo; demo.tokenizer()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
