@@ -68,6 +68,7 @@ def explain_command(
     top: Annotated[
         int | None, typer.Option(help="Show only this many tokens, those that any method scores highest.", min=1)
     ] = None,
+    max_length: Annotated[int | None, typer.Option(help="Cut the text to this many tokens.", min=2)] = None,
     untrained: Untrained = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help=f"Write to a file: {ENDINGS}.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
@@ -79,6 +80,7 @@ def explain_command(
     chosen = registry.with_edges(method or shown, edges or ())
     names = tuple(registry.find(name, argument="--method").name for name in dict.fromkeys(chosen))
     options = {"heads": _heads(heads), "residual": residual_of(residual), "position": position_of(position, words=True)}
+    options["max_length"] = max_length
     best = registry.BEST if method is None and not names_one(out) else None
     wanted = Request(names, options, layer, words, drop_special, out, overwrite, best, top)
     wanted.check()

@@ -15,13 +15,14 @@ ALIASES = {
     "rank": {"methods": "--methods"},
     "audit": {"target_column": "--label-column", "folder": "--work"},
 }
-# What one command takes otherwise than as an option of that name, and what it does not take at all.
+# What a command takes otherwise than as an option of that name, or not at all.
+CUT = {r"truncation=True  in this call, or  tokenizer\(.*max_length=(\d+).*?\)": r"--max-length \1"}
 OTHERWISE = {
     "explain": {
         r"blank='(mask|unk|pad|delete|mean-embedding)'": r"--method blankout-\1",
         r"(?<![(\w])steps=(\d+)": r"steps=\1  of attnflow.gradient in Python",
         r", a word of the text or None\.": " or a word of the text.",
-    }
+    },
 }
 _VALUE = r"""(?:'[^']*'|"[^"]*"|\[[^\]]*\]|\([^)]*\)|[^\s,;:)\]]*[^\s,;:.)\]])"""
 
@@ -78,7 +79,8 @@ def as_options(message: str, command: Any) -> str:
         plain = re.sub(r"['\"\[\]() ]", "", value) if value[:1] in "[(" else value
         return f"{option} {plain}" if not re.search(r"\s", plain) else f'{option} "{plain}"'
 
-    for way, option in OTHERWISE.get(command.name, {}).items():
+    ways = OTHERWISE.get(command.name, {}) | (CUT if "max_length" in known else {})
+    for way, option in ways.items():
         message = re.sub(way, option, message)
     said = re.sub(rf"(?<![\w.\-])({'|'.join(known)})=({_VALUE})", typed, message)
     return re.sub(r"(--[\w-]+) \(\1\)", r"\1", said)  # where Python's message names the option too

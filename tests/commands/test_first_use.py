@@ -93,6 +93,14 @@ def test_top_shows_so_many_tokens(capsys, folder):
     assert sum(line.strip().startswith("│") for line in said.splitlines()) == 3
 
 
+def test_a_long_text_is_cut_when_asked_for(capsys, folder):
+    long = "the key to the table " * 40
+    said = refused(capsys, "explain", folder, long)
+    assert said.rstrip().endswith("the model has 48 positions. Cut it:  --max-length 48")
+    assert run("explain", folder, long, "--max-length", "48", "--top", "3") == 0
+    assert "The text was cut to 48 of 202 tokens." in capsys.readouterr().out
+
+
 def test_messages_in_the_words_of_the_command(capsys, folder, data, tmp_path):
     page = tmp_path / "x.html"
     page.write_text("")
@@ -115,6 +123,8 @@ def test_messages_in_the_words_of_the_command(capsys, folder, data, tmp_path):
     ("baseline:  steps=128", "explain",
      "baseline:  steps=128  of attnflow.gradient in Python"),
     ("Use 'cls', a word of the text or None.", "explain", "Use 'cls' or a word of the text."),
+    ("Cut it:  truncation=True  in this call, or  tokenizer(text, truncation=True, max_length=48, return_tensors='pt')",
+     "explain", "Cut it:  --max-length 48"),
     ("by resume=True (--resume), or", "compare", "by --resume, or"),
     ("max_length=1, but", "compare", "--max-length 1, but"), ("layer=9", "nothing", "layer=9"),
 ])  # fmt: skip
