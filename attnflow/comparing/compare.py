@@ -9,6 +9,7 @@ from typing import Any
 from attnflow.comparing.comparison import Comparison
 from attnflow.comparing.plan import identity, make_plan
 from attnflow.comparing.runs import Run, check_engine
+from attnflow.errors import InputError
 from attnflow.inputs.datasets import open_data
 from attnflow.inputs.running import arguments
 from attnflow.numbers import at_least, seed_of, truths
@@ -17,8 +18,8 @@ from attnflow.scoring.registry import Spec, names
 
 def compare(
     model: Any,
-    tokenizer: Any,
-    dataset: Any,
+    tokenizer: Any = None,
+    dataset: Any = None,
     *,
     methods: Spec | None = None,
     references: Spec | None = None,
@@ -90,6 +91,10 @@ def compare(
     ['mean', 'std', 'low', 'high', 'n', 'nan', 'ties']
     """
     check_engine(engine)
+    if dataset is None:
+        raise InputError(
+            "dataset is None: give texts, a datasets.Dataset or a file:  compare(model, tokenizer, ['a text', 'more'])"
+        )
     truths(streaming=streaming, resume=resume, show_progress=show_progress, untrained=untrained)
     bootstrap, seed = at_least(bootstrap, 0, "bootstrap"), seed_of(seed)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model

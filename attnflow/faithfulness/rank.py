@@ -21,7 +21,7 @@ from attnflow.scoring.registry import Spec
 
 def rank(
     model: Any,
-    tokenizer: Any,
+    tokenizer: Any = None,
     data: Any = None,
     *,
     methods: Spec | None = None,

@@ -204,6 +204,15 @@ def test_without_a_position_a_causal_model_is_read_at_its_last(tokenizer):
     assert flow_graph(capture(causal, tokenizer, TEXT)).outputs[0].row == 6
 
 
+def test_a_name_needs_no_tokenizer_over_data_either(tmp_path):
+    tiny.model("bert").save_pretrained(tmp_path)
+    paired().save_pretrained(tmp_path)
+    texts = ["the key", "the cabinets"]
+    assert compare(str(tmp_path), dataset=texts, methods="raw", references="gradient").examples == 2
+    with pytest.raises(InputError, match="dataset is None: give texts"):
+        compare(str(tmp_path), texts)
+
+
 def test_a_name_or_the_text_in_the_place_of_the_tokenizer(model, tokenizer):
     with pytest.raises(
         InputError, match=r"is the str 'bert'.*tokenizer = AutoTokenizer.from_pretrained\('bert'\); raw\("
