@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow import files
-from attnflow.answers.sources import Source
+from attnflow.answers.sources import Source, check_span
 from attnflow.digests import digest_of
 from attnflow.errors import FileError, SelectionError, ShapeError
 from attnflow.formats import write_file
-from attnflow.numbers import at_least
+from attnflow.numbers import at_least, is_whole
 from attnflow.tokens import whole_text
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ class Unit:
     first: int
     last: int
     kind: str = "sentence"
+
+    def __post_init__(self) -> None:
+        check_span(self, ("whole", "sentence", "token"))
+        if not is_whole(self.first) or not is_whole(self.last):
+            raise ShapeError(f"A unit has the tokens {self.first!r} to {self.last!r}, and whole numbers are needed.")
 
 
 def on_a_grid(scores: npt.ArrayLike) -> F64:
@@ -121,9 +126,24 @@ class Attribution:
         for name, found in self.scores.items():
             if found.shape != (count, n):
                 raise ShapeError(f"{name} has scores {found.shape}, but there are {count} units and {n} positions.")
+        self._refuse_foreign(n, wide)
         for name, found in self.checks.items():
             if found.shape != (count, wide):
                 raise ShapeError(f"{name} has checks {found.shape}, but there are {count} units and {wide} sources.")
+
+    def _refuse_foreign(self, positions: int, sources: int) -> None:
+        """Values that no run gives and a file may hold."""
+        texts = (self.prompt, self.answer, self.model, "" if self.instead is None else self.instead)
+        if not all(isinstance(text, str) for text in texts):
+            raise ShapeError("Prompt, answer, model and the other answer are texts, and one of them is none.")
+        if not self.sources or (self.owners.size and not ANSWER <= self.owners.min() <= self.owners.max() < sources):
+            raise ShapeError(f"Positions belong to the sources {set(self.owners.tolist())}, and there are {sources}.")
+        if self.resting is not None and not (is_whole(self.resting) and 0 <= self.resting < positions):
+            raise ShapeError(f"Attention rests on position {self.resting!r}, and there are {positions}.")
+        if not all(np.isfinite(found).all() for found in self.scores.values()):
+            raise ShapeError("Scores are finite numbers, and some here are not.")
+        if any(np.isinf(found).any() for found in self.checks.values()):
+            raise ShapeError("Checks are finite numbers, or NaN where a source was not tried; some here are infinite.")
 
     def __repr__(self) -> str:
         shown = ", ".join(self.scores)
@@ -259,10 +279,10 @@ class Attribution:
             checks = {w: np.array([[np.nan if v is None else v for v in r] for r in c], np.float64).reshape(len(c), -1)
                       for w, c in found["checks"].items()}  # fmt: skip
             return cls(
-                str(found["prompt"]), str(found["answer"]), sources, tuple(Unit(**u) for u in found["units"]),
+                found["prompt"], found["answer"], sources, tuple(Unit(**u) for u in found["units"]),
                 tuple(map(str, found["tokens"])), np.array(found["owners"], np.int64),
                 {str(m): np.array(s, np.float64) for m, s in found["scores"].items()}, checks,
-                tuple(map(float, found["logprobs"])), str(found["method"]), str(found["model"]), found["instead"],
+                tuple(map(float, found["logprobs"])), str(found["method"]), found["model"], found["instead"],
                 (), dict(found["settings"]), tuple(map(str, found["notes"])), found.get("resting", 0),
             )  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.errors import InputError, SelectionError
+from attnflow.errors import InputError, SelectionError, ShapeError
 from attnflow.numbers import is_whole
 
 Span = tuple[int, int]
@@ -47,6 +47,25 @@ class Source:
     end: int
     kind: str = "context"
     box: tuple[int, int, int, int, int] | None = None
+
+    def __post_init__(self) -> None:
+        check_span(self, ("context", "question", "patch"))
+        if not isinstance(self.name, str) or (self.box is not None and not _is_box(self.box)):
+            raise ShapeError(f"A source has the name {self.name!r} and the box {self.box!r}: text and five numbers.")
+
+
+def check_span(part: Any, kinds: Sequence[str]) -> None:
+    """Refuse a part of a text whose fields are not what they say, as those of a foreign file may be."""
+    ends = [part.start, part.end]
+    if not isinstance(part.text, str) or part.kind not in kinds or not all(map(is_whole, ends)) or ends[0] < 0:
+        raise ShapeError(
+            f"A {type(part).__name__.lower()} has the text {part.text!r}, the kind {part.kind!r} and the characters "
+            f"{part.start!r} to {part.end!r}: a text, one of {', '.join(kinds)}, and two whole numbers are needed."
+        )
+
+
+def _is_box(box: Any) -> bool:
+    return isinstance(box, tuple) and len(box) == 5 and all(map(is_whole, box))
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from attnflow import AttnFlowError, Attribution
-from attnflow.answers.attribution import Unit, on_a_grid
+from attnflow.answers.attribution import Unit, _seal, on_a_grid
 from attnflow.answers.sources import Source
+from tests.test_files import paths, put
 
 
 def record(**more: Any) -> Attribution:
@@ -86,6 +87,34 @@ def test_damaged_files(tmp_path: Any, damage: str) -> None:
         (tmp_path / "y.json").write_text(json.dumps({**whole, **changed}))
         with pytest.raises(AttnFlowError, match=r"y\.json is not as it was written"):
             Attribution.load(tmp_path / "y.json")
+
+
+def foreign(folder: Any, content: dict[str, Any]) -> Attribution:
+    """What comes of a file that somebody else has written, with a digest that is right."""
+    kept = {name: value for name, value in content.items() if name != "digest"}
+    (folder / "foreign.json").write_text(json.dumps({**kept, "digest": _seal(kept)}))
+    return Attribution.load(folder / "foreign.json")
+
+
+HOSTILE = ("<b>", 99, -5, None, [], {}, [1], ["x"], True, float("inf"), float("nan"), 2.5)
+
+
+def test_a_foreign_file_is_refused_by_name_or_can_be_shown(tmp_path: Any, capsys: Any) -> None:
+    whole = json.loads(record(instead="blue").to_json())
+    refused = shown = 0
+    for at in paths(whole):
+        for value in HOSTILE if at else ():
+            try:
+                a = foreign(tmp_path, put(whole, at, value))
+            except AttnFlowError as error:
+                assert "foreign.json" in str(error)
+                refused += 1
+                continue
+            assert "<b>" not in a.to_html().replace("</b>", "") or value != "<b>"
+            a.show()
+            assert len(a.to_frame()) and a.to_json() and repr(a) and len(a.top()) <= 2
+            shown += 1
+    assert refused > 300 and shown > 100
 
 
 def test_what_is_refused() -> None:

@@ -130,6 +130,28 @@ def test_markup_in_any_field_of_a_file_stays_text(browser, tmp_path, kind):
     assert len(seen) > 10 and held
 
 
+def test_markup_in_any_field_of_an_attribution_stays_text(browser, tmp_path):
+    from tests.answers.test_attribution import foreign, record
+
+    watch, seen = Watch(browser, tmp_path), set()
+    whole = json.loads(record(instead="blue", settings={"chosen": ["x"]}).to_json())
+    for at in paths(whole):
+        inner = whole
+        for step in at[:-1]:
+            inner = inner[step]
+        changed = [put(whole, at, MARKUP)] if at else []
+        if at and isinstance(at[-1], str):
+            changed.append(put(whole, at[:-1], {**inner, MARKUP: inner[at[-1]]}))
+        for content in changed:
+            with contextlib.suppress(AttnFlowError):
+                found = foreign(tmp_path, content)
+                for document in (found.to_html(), f"<!doctype html><body>{found._repr_html_()}</body>"):
+                    if document not in seen:
+                        watch.look(document, at)
+                    seen.add(document)
+    assert len(seen) > 10
+
+
 def test_the_watch_sees_a_script_and_an_image(browser, tmp_path):
     watch = Watch(browser, tmp_path)
     for bad in ("<script>top.hit=1</script>", "<img src=x onerror=top.hit=1>", '<a href="javascript:1">x</a>'):
