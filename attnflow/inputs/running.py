@@ -90,6 +90,7 @@ def arguments(model: Any, tokenizer: Any = None, text: Any = None, call: str = "
     if isinstance(tokenizer, str):
         _refuse_name(tokenizer, text, call)
     if tokenizer is None and own is None and _is_text(text):
+        _refuse_text(module, call)
         shown = text if isinstance(text, str) else text[0]
         shown = shown if len(shown) <= 30 else f"{shown[:29]}…"
         raise InputError(
@@ -110,6 +111,15 @@ def _refuse_name(tokenizer: str, text: Any, call: str) -> None:
         f"The second argument is the tokenizer, and it is the str {tokenizer[:60]!r}. Load it by that name:  "
         f"tokenizer = AutoTokenizer.from_pretrained({tokenizer[:60]!r}); {call}(model, tokenizer, text)"
     )
+
+
+def _refuse_text(module: Any, call: str) -> None:
+    """A text for a model that reads none needs no tokenizer but another input."""
+    reads = getattr(module, "main_input_name", "input_ids")
+    if isinstance(reads, str) and reads not in ("input_ids", "inputs_embeds"):
+        raise InputError(
+            f"{type(module).__name__} reads {reads}, and a text was given:  {call}(model, None, {{{reads!r}: …}})"
+        )
 
 
 def _is_text(text: Any) -> bool:

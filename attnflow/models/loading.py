@@ -23,11 +23,11 @@ SAFE: dict[str, Any] = {"trust_remote_code": False}
 
 
 def load(name: str) -> tuple[Any, Any]:
-    """(model, tokenizer), the model in the class that it was saved with, ready for inference.
+    """(model, tokenizer), the model in the class that it was saved with, ready for inference; images need no tokenizer.
 
     The class matters: a classifier's head is lost where a bare encoder is loaded.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig
 
     folder = Path(name)
     if folder.suffix == ".gguf":
@@ -47,9 +47,22 @@ def load(name: str) -> tuple[Any, Any]:
         make_known(name)
         config = AutoConfig.from_pretrained(name, **SAFE)
         model = _model_class(config).from_pretrained(name, **SAFE)
-        tokenizer = AutoTokenizer.from_pretrained(name, **SAFE)
-    check_words(tokenizer, f"The tokenizer of {name}")
+        tokenizer = _tokenizer(name, model)
+    if tokenizer is not None:
+        check_words(tokenizer, f"The tokenizer of {name}")
     return model.eval(), tokenizer
+
+
+def _tokenizer(name: str, model: Any) -> Any:
+    """The tokenizer of a model; None for a model of images or sound that was saved without one."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name, **SAFE)
+    except Exception:
+        if getattr(model, "main_input_name", "input_ids") == "input_ids":
+            raise
+        return None
 
 
 def _near(name: str) -> list[str]:

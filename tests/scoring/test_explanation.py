@@ -236,3 +236,12 @@ def test_transformers_does_not_warn_of_a_length_that_is_cut(model, tokenizer, ca
     finally:
         tf.logging.disable_propagation()
     assert not caplog.records
+
+
+def test_a_model_of_images_by_its_name(tmp_path):
+    sizes = {"image_size": 8, "patch_size": 4, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tf.ViTModel(tf.ViTConfig(**sizes, intermediate_size=8)).save_pretrained(tmp_path)
+    found = rollout(str(tmp_path), text={"pixel_values": torch.rand(1, 3, 8, 8)}, position="cls")
+    assert len(found.tokens) == 5
+    with pytest.raises(InputError, match="ViTModel reads pixel_values, and a text was given:  rollout"):
+        rollout(str(tmp_path), text=TEXT)
