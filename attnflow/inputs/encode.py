@@ -233,9 +233,25 @@ def _from_text(tokenizer: Any, text: Any, cut: Cut) -> _Draft:
             "text = tokenizer.apply_chat_template(messages, tokenize=False)"
         )
     if all(isinstance(t, Sequence | torch.Tensor | np.ndarray) and not isinstance(t, str) for t in text):
-        return _from_rows([torch.as_tensor(t, dtype=torch.long) for t in text], pad=0, single=False)
+        return _from_rows([_row_of_ids(t, number) for number, t in enumerate(text)], pad=0, single=False)
     kinds = ", ".join(sorted({type(t).__name__ for t in text}))
     raise InputError(f"text is a list of {kinds}: give a list of str, or a list of ids.")
+
+
+def _row_of_ids(row: Any, number: int) -> torch.Tensor:
+    """The ids of one text in a list of them; words in their place belong into one str."""
+    try:
+        found = torch.as_tensor(row)
+    except (ValueError, TypeError, RuntimeError):
+        found = None
+    if found is None or found.ndim != 1 or found.is_floating_point() or found.is_complex():
+        if len(row) == 0:
+            return torch.zeros(0, dtype=torch.long)
+        raise InputError(
+            f"Text {number} (from 0) is the {type(row).__name__} {str(row)[:40]}: give a str, or a row of ids. Words "
+            "are joined first:  [' '.join(words) for words in texts]"
+        )
+    return found.long()
 
 
 def _from_tensor(ids: torch.Tensor) -> _Draft:

@@ -47,7 +47,8 @@ class Captures:
             options = dict(wanted) if edges in RESIDUAL_INSIDE else {**wanted, "heads": self.heads}
             if edges == "gradient":
                 options |= explained_by(self.goal())
-            self.kept[key] = capture(self.model, self.tokenizer, **self.given, **options)
+            found = capture(self.model, self.tokenizer, **self.given, **options)
+            self.kept[key] = found[0] if isinstance(found, list) else found  # a list of one text
         return self.kept[key]
 
 

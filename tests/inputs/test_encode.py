@@ -94,6 +94,12 @@ def test_lists(form: Any) -> None:
     assert got.tokens == (("[CLS]", "the", "key", "[SEP]"), ("[CLS]", "is", "[SEP]"))
 
 
+@pytest.mark.parametrize("rows", [[["a"], ["b"]], [[1, 2], ["x"]], [[["a"]]], (("a",),), [[1.5, 2]], [[[1]]]])
+def test_rows_that_are_no_ids(rows: Any) -> None:
+    with pytest.raises(InputError, match=r"Text \d \(from 0\) is the .*: give a str, or a row of ids"):
+        encode(tiny.model("bert"), wordpiece(), rows)
+
+
 def test_a_list_of_one_is_a_list() -> None:
     assert not encode(tiny.model("bert"), wordpiece(), ["the key"]).single
 

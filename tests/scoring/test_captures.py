@@ -83,6 +83,15 @@ def test_explain_gives_what_the_methods_give():
     assert {r.target for r in results} == {results[-1].target}, "edges and gradients explain the same prediction"
 
 
+@pytest.mark.parametrize("text", [["the key to the doors"], [("the key", "the doors")]])
+@pytest.mark.filterwarnings("ignore:Text pair")
+def test_a_list_of_one_text_is_that_text(text):
+    found = explain(demo.model(), demo.tokenizer(), text, methods=("raw", "rollout:alti"))
+    one = raw(demo.model(), demo.tokenizer(), text, position=found["raw"].position)
+    np.testing.assert_allclose(found["raw"].scores, one[0].scores, atol=1e-6)
+    assert str(found) and found.to_html()
+
+
 @pytest.mark.parametrize("label", [0, 1])
 def test_gradient_edges_explain_the_target_of_the_comparison(label):
     model, tokenizer = demo.model(), demo.tokenizer()
