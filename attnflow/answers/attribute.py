@@ -208,7 +208,7 @@ class _Job:
             notes += [n for n in said if n not in notes]
             found = np.stack([rows[u.first : u.last].mean(0) for u in units])
             if other is not None:
-                found = found - _fitted(read(other, method)[0].mean(0)[None], self.run, other)
+                found = _contrast(found, read(other, method)[0].mean(0)[None], self.run.prompt)
             out[method] = found
         return out, notes
 
@@ -266,10 +266,10 @@ class _Job:
         return made
 
 
-def _fitted(theirs: F64, mine: Run, other: Run) -> F64:
-    """The other answer's scores at the positions of this run: those of the prompt are the same, the rest is its own."""
-    out = np.zeros((len(theirs), mine.positions))
-    out[:, : mine.prompt] = theirs[:, : mine.prompt]
+def _contrast(mine: F64, theirs: F64, prompt: int) -> F64:
+    """Scores of this answer minus those of the other; zero behind the prompt, where the two have other words."""
+    out = np.zeros_like(mine)
+    out[:, :prompt] = mine[:, :prompt] - theirs[:, :prompt]
     return out
 
 

@@ -154,9 +154,9 @@ def test_first_token_and_template_are_told_apart() -> None:
 
 
 def test_contrast() -> None:
-    a = attribute(causal(), tokenizer(), ASK, "red", instead="blue", methods=["direct", "gradient"])
+    a = attribute(causal(), tokenizer(), ASK, "red and", instead="blue", methods=["direct", "gradient"])
     assert isinstance(a, Attribution) and len(a.units) == 1
-    one = attribute(causal(), tokenizer(), ASK, "red", methods=["direct"])
+    one = attribute(causal(), tokenizer(), ASK, "red and", methods=["direct"])
     other = attribute(causal(), tokenizer(), ASK, "blue", methods=["direct"])
     assert isinstance(one, Attribution) and isinstance(other, Attribution)
     p = int((a.owners != -2).sum())
@@ -164,6 +164,8 @@ def test_contrast() -> None:
         a.scores["direct"][0, :p], one.scores["direct"][0, :p] - other.scores["direct"][0, :p], atol=1e-9
     )
     np.testing.assert_allclose(a.checks["mask"], one.checks["mask"][:1] - other.checks["mask"][:1], atol=1e-4)
+    for name in a.scores:  # behind the prompt the two have other words, of which there is no difference
+        assert (a.scores[name][:, p:] == 0).all() and a.rest(name)["answer"][0] == 0
     same = attribute(causal(), tokenizer(), ASK, "red", instead="red", methods=["direct", "gradient"])
     assert isinstance(same, Attribution)
     assert np.abs(same.scores["direct"][:, :p]).max() < 1e-9 and np.abs(same.scores["gradient"][:, :p]).max() < 1e-6
