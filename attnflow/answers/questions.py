@@ -195,7 +195,7 @@ def cite(
     sources: Any = None,
     methods: str | Sequence[str] | None = None,
     check: int | str | None = 0,
-    check_by: str = "mask",
+    check_by: str | Sequence[str] = "mask",
     max_new_tokens: int | None = None,
     limit: int | None = None,
     on_error: str = "raise",

@@ -151,8 +151,8 @@ def find_sources(text: str, pieces: Sequence[Piece], wanted: Any) -> tuple[Sourc
     if isinstance(wanted, str):
         if wanted == "patches":
             raise SelectionError(
-                "sources='patches' are parts of an image, and images= was not given:  "
-                "attribute(model, processor, prompt, images=image, sources='patches')"
+                "sources='patches' are parts of an image, and no image was given. In Python:  "
+                "attribute(model, processor, prompt, images=image)"
             )
         if wanted not in SPLITS:
             known = ", ".join(map(repr, SPLITS))

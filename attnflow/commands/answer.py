@@ -102,7 +102,8 @@ def _questions(
     methods = None if wanted["methods"] is None else listed(wanted["methods"])
     found = cite(
         model, None, data, sources=wanted["sources"], methods=methods, check=_check(wanted["check"]),
-        check_by=wanted["check_by"], max_new_tokens=max_new_tokens, on_error=on_error, show_progress=True, **run,
+        check_by=listed(wanted["check_by"]), max_new_tokens=max_new_tokens, on_error=on_error, show_progress=True,
+        **run,
     )  # fmt: skip
     rows = [
         [

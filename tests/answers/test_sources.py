@@ -72,7 +72,7 @@ def test_a_question_is_one_source_by_itself():
         ([(0, 20), (10, 30)], "share 10 characters (' red. Two '), and each belongs to one source"),
         ([(0, 20), (10, 30)], "Cut one of them:  sources=[(0, 10), …]"),
         ([(0, 20), (0, 20)], "Leave one of them out."),
-        ("patches", "images= was not given:  attribute(model, processor, prompt, images=image"),
+        ("patches", "no image was given. In Python:  attribute(model, processor, prompt, images=image)"),
         ([(40, 99)], r"The source (40, 99) is no span of the context, which has 46 characters"),
         ([3], "A source is 3, and a string or a pair"),
         (7, "sources is a int"),

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from attnflow.commands.answer import prompt_of
 from attnflow.commands.app import app, main
-from attnflow.errors import InputError
+from attnflow.errors import InputError, SelectionError
 from tests.answers.tiny import CONTEXT, QUESTION, causal, tokenizer
 
 
@@ -101,5 +101,7 @@ def test_many_questions(folder, tmp_path):
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 0, done.output
     assert "precision" in done.output and "0.333" in done.output and (tmp_path / "run" / "settings.json").exists()
+    with pytest.raises(SelectionError, match="names 2 ways, and a record has room for one"):
+        CliRunner().invoke(app, [*given, "--check-by", "mask,removal"], catch_exceptions=False)
     with pytest.raises(InputError, match="--data was given and so was one prompt"):
         CliRunner().invoke(app, [*given, "--prompt", "x"], catch_exceptions=False)
