@@ -24,6 +24,22 @@ def test_notebooks_are_stored_without_outputs(path):
 
 
 @pytest.mark.slow
+def test_answers_run_on_a_small_random_model_where_no_other_is_installed(monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if "smollm" in name else find(name, *more)
+    )
+    known = {}
+    for cell in nbformat.read(FOLDER / "answers.ipynb", as_version=4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, known)
+    assert known["model"].config.num_hidden_layers == 2
+    assert len(known["found"].sources) == 6 and known["contrast"].instead == " blue"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebooks_run(path, tmp_path):
     nbclient = pytest.importorskip("nbclient", reason="nbclient (dev extra) is not installed")
