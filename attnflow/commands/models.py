@@ -24,7 +24,8 @@ def models_command(
     if only is not None:
         if only not in found:
             raise AttnFlowError(
-                f"{only!r} is not one of the {len(found)} model types of transformers and of attnflow.{suggested(only, found, 8)}"
+                f"{only!r} is not one of the {len(found)} model types of transformers and of attnflow."
+                f"{suggested(only, found, 8)}"
             )
         typer.echo(f"{only}: {found[only]}")
         return
