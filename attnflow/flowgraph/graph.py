@@ -262,7 +262,7 @@ def _fused(attention: Attention, way: Heads, results: Sequence[Relevance], plan:
     # Scores of the inputs as such are the same for every output and are kept once.
     rows = len(plan.methods) + sum(not b.of_inputs for b in shown)
     columns = net.size + (len(group.members) if len(group.members) < net.size else 0)
-    places = _places(net, first, room.scores // (columns * rows))
+    places = _places(net, first, room.outputs(len(net.layers), net.size, columns * rows))
     found = [completed_bars(call, given.get(call.name, ()), attention, net, group, places) for call in plan.methods]
     bars = [*found, *shown]
     outputs = tuple(output_of(place, bars, net, group) for place in places)

@@ -11,6 +11,8 @@ Way = str | int | tuple[int, ...]
 
 # Edges that the engine may look at for the other ways: steps × inputs × half of the network for each.
 SOLVED = 8e8
+# Outputs × tokens³ of the outputs besides the first one, whose flows take most of the time of a page of a long text.
+OTHERS = 2.5e9
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,14 @@ class Room:
     scores: int = 120_000
     edges: int = 90_000
     work: float = 1.0e8
+
+    def outputs(self, layers: int, tokens: int, numbers: int) -> int:
+        """How many outputs get scores, of ``numbers`` each: one position at every layer, and others as time allows.
+
+        >>> Room().outputs(12, 128, 3 * 128), Room().outputs(12, 512, 3 * 512)
+        (312, 30)
+        """
+        return min(self.scores // numbers, layers + int(OTHERS / tokens**3))
 
     def half(self) -> Room:
         """The room of the way that is shown first, where there are others."""

@@ -384,3 +384,10 @@ def test_capacities_above_one_fit_on_a_page():
     capacity = np.frombuffer(base64.b64decode(fusion["edgeCapacity"]), "<f4")
     assert fusion["unit"] == 1 and capacity[0] == pytest.approx(graph.capacities.max()) and capacity[0] > 1
     assert page_data(GRAPH)["fusions"][0]["unit"] == 65_535
+
+
+def test_a_long_text_has_as_many_other_outputs_as_there_is_time_for(monkeypatch):
+    monkeypatch.setattr("attnflow.flowgraph.heads.OTHERS", 2 * 9**3)
+    found = flow_graph(Attention.of(random_attention(3, 2, 9)), position=4)
+    assert [(o.layer, o.row) for o in found.outputs] == [(1, 4), (0, 4), (1, 0), (1, 1)]
+    assert not found.complete
