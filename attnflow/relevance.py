@@ -172,14 +172,14 @@ class Relevance:
 
     def __repr__(self) -> str:
         layers = f"{len(self.layers)} layer{'s' if len(self.layers) > 1 else ''}"
-        rows = f" × {len(self.rows)} outputs" if self.scores.ndim == 3 else f", position {self._position()}"
+        rows = f" × {len(self.rows)} outputs" if self.scores.ndim == 3 else self._place()
         model = f", model={self.model}" if self.model else ""
         doubts = self.informative.doubts if len(self.tokens) >= 4 and self.layers else ()
         said = f"; careful: {'; '.join(doubts)}" if doubts else ""
         return f"Relevance({self.method}, {layers}{rows} × {len(self.tokens)} inputs{model}{said})"
 
-    def _position(self) -> str:
-        return "?" if self.position is None else str(self.position)
+    def _place(self) -> str:
+        return "" if self.position is None else f", position {self.position}"
 
     def _told(self) -> dict[str, Any]:
         """The fields as settings tell them."""
@@ -206,7 +206,8 @@ class Relevance:
             mass = None if mass is None else mass[i : i + 1]
         if position is not None:
             if scores.ndim == 2:
-                raise SelectionError(f"Already at position {self._position()}: there is one row per layer.")
+                place = self._place().removeprefix(", ") or "one output"
+                raise SelectionError(f"Already at {place}: there is one row per layer.")
             p = pick_position(position, self.rows)
             scores, queries = scores[:, p], None
             mass = None if mass is None else mass[:, p]

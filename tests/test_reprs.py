@@ -68,6 +68,12 @@ def test_real_records():
     assert "<float64 [12, 40, 40]>" in repr(edge_flow(stack, 12, 3, 4))
 
 
+def test_scores_of_the_whole_text_name_no_position():
+    found = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=["blankout", "raw"])
+    assert repr(found[0]) == "Relevance(blankout, 1 layer × 7 inputs, model=attnflow verb-number model)"
+    assert repr(found[1]).startswith("Relevance(raw, 6 layers, position 0 × 7 inputs, ")
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
