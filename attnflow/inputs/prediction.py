@@ -7,6 +7,7 @@ from typing import Any
 
 from attnflow.inputs.example import Example
 from attnflow.inputs.target import Goal
+from attnflow.inputs.untrained import untrained
 
 BEST = 3
 
@@ -21,6 +22,7 @@ class Prediction:
             one output, which is no probability, then ``value`` is that output.
         others: the next best, with their probabilities.
         place: where in the text it is predicted: "" for the whole of it.
+        chance: True if weights that it depends on were drawn at random when the model was loaded.
 
     >>> Prediction("singular", 0.984, (("plural", 0.016),)).line
     'The model predicts singular (98.4 %); next plural (1.6 %).'
@@ -31,10 +33,14 @@ class Prediction:
     others: tuple[tuple[str, float], ...] = ()
     place: str = ""
     value: float | None = None
+    chance: bool = False
 
     @property
     def line(self) -> str:
-        """One sentence."""
+        """One sentence, and another where the prediction is chance."""
+        return f"{self._said()}{' This is chance: weights behind it were drawn at random.' if self.chance else ''}"
+
+    def _said(self) -> str:
         place = f" {self.place}" if self.place else ""
         if self.probability is None:
             return f"The model gives {self.value:.4g}{place} (one output, which is no probability)."
@@ -52,13 +58,13 @@ def prediction_of(example: Example, goal: Goal) -> Prediction | None:
     if goal.kind not in ("classification", "token"):
         return None
     row = goal.row(example.outputs)[0].detach()
-    place = _place(example, goal)
+    place, chance = _place(example, goal), bool(untrained(example.model))
     if len(row) == 1 and not goal.independent:
-        return Prediction("", None, place=place, value=float(row[0]))
+        return Prediction("", None, place=place, value=float(row[0]), chance=chance)
     shares = replace(goal, score="prob").scored(row[None])[0]
     best = shares.argsort(descending=True, stable=True)[:BEST].tolist()
     named = [(_label(example, goal, i, len(row)), float(shares[i])) for i in best]
-    return Prediction(*named[0], tuple(named[1:]), place)
+    return Prediction(*named[0], tuple(named[1:]), place, chance=chance)
 
 
 def _place(example: Example, goal: Goal) -> str:

@@ -162,6 +162,7 @@ def test_a_random_head_is_said_and_refused(capsys, tmp_path):
     assert run("explain", str(tmp_path), "the key") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "Random weights: classifier.weight, classifier.bias" in shown
+    assert "%). This is chance: weights behind it were drawn at random. It drew most on" in shown
     assert "Without integrated_gradients-signed: " in shown and shown.endswith("ask for it as it is: --untrained")
     said = refused(capsys, "explain", str(tmp_path), "the key", "--method", "gradient")
     assert "not in the saved model" in said and said.rstrip().endswith("--untrained")
