@@ -206,8 +206,8 @@ class Relevance:
             mass = None if mass is None else mass[i : i + 1]
         if position is not None:
             if scores.ndim == 2:
-                place = self._place().removeprefix(", ") or "one output"
-                raise SelectionError(f"Already at {place}: there is one row per layer.")
+                where = self._place().removeprefix(", ") or "one output"
+                raise SelectionError(f"Already at {where}: there is one row per layer.")
             p = pick_position(position, self.rows)
             scores, queries = scores[:, p], None
             mass = None if mass is None else mass[:, p]
