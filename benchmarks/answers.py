@@ -41,7 +41,7 @@ TURNS = (
 
 METHODS = ("direct:alti", "direct", "raw", "raw:alti")
 SLOWER = ("rollout", "gradient", "input_x_gradient")
-"""For every second question: a pass of their own, or more."""
+"""For every fourth question: a pass of their own, or more."""
 
 SHORT = ("direct:norm", "rollout:alti", "flow")
 """For every eighth question of 200 tokens: they need every row of every layer, or another pass."""
@@ -121,7 +121,7 @@ def one(model: Any, tokenizer: Any, number: int, length: int) -> dict[str, Any]:
     line: dict[str, Any] = {"number": number, "length": length, "tokens": tokens, "gold": asked["gold"], "right": fine}
     if not fine:
         return line
-    methods = METHODS + (SLOWER if number % 2 == 0 else ()) + (SHORT if length <= 200 and number % 8 == 0 else ())
+    methods = METHODS + (SLOWER if number % 4 == 0 else ()) + (SHORT if length <= 200 and number % 8 == 0 else ())
     found = attribute(
         model, tokenizer, asked["prompt"], asked["answer"], sources=asked["documents"], methods=methods, units="whole",
         check="all",
