@@ -69,7 +69,7 @@ def test_the_rows_of_a_full_capture(name: str, heads: Any) -> None:
 def test_the_rows_of_other_edges(name: str, edges: str) -> None:
     model = MODELS[name]()
     whole, some = (capture(model, None, ids(), edges=edges, **given) for given in ({}, {"rows": ROWS}))
-    np.testing.assert_allclose(some.weights, whole.weights[:, [3, 8, 0]], atol=2e-6)
+    np.testing.assert_allclose(some.weights, whole.weights[:, [3, 8, 0]], atol=1e-6)
     if edges != "value_zeroing":
         assert some.certificate is not None and max(some.certificate.values()) < 1e-3
 
@@ -88,8 +88,8 @@ def test_mixing_ratios_and_gradient_edges_of_some_rows() -> None:
 @pytest.mark.parametrize("kind", ["BartForConditionalGeneration", "T5ForConditionalGeneration"])
 def test_rows_are_the_decoders(kind: str, edges: str, implementation: str) -> None:
     model = build(kind, SEQ2SEQ if kind.startswith("Bart") else T5, implementation, decoder_start_token_id=2)
-    # The two kernels themselves differ by this much where scores are large and not scaled.
-    close = 1e-6 if implementation == "eager" and edges == "attention" else 1e-5
+    # In single precision the two kernels themselves differ by 2e-6 where scores are large and not scaled.
+    model, close = model.double(), 1e-6
     given = {"input_ids": torch.tensor([ids(7)]), "decoder_input_ids": torch.tensor([ids(7)])}
     whole, some = (capture(model, inputs=given, edges=edges, **more) for more in ({}, {"rows": [1, -1]}))
     for block in ("decoder", "cross"):
