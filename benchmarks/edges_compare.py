@@ -5,10 +5,11 @@
     python benchmarks/edges.py compare --redraw                    # figure and table from the recorded CSV file
 
 --data holds test.tsv with the columns sentence and label. --classifier is a model that benchmarks/train_sst2.py made.
-The records of each model are in --work: a run that was stopped goes on where it was when it is called again. The scores
-are those of the last layer at the position that is explained, without special tokens: MiniLM's vector at [CLS], what
-the classifier decides, what SmolLM2 would say next. A text for SmolLM2 begins with <|endoftext|>, which takes the
-place of the first token, on which causal models rest most of their attention.
+The records of each model are in --work: a run that was stopped goes on where it was when it is called again. --only
+runs one of the models and leaves the others as they are recorded. The scores are those of the last layer at the
+position that is explained, without special tokens: MiniLM's vector at [CLS], what the classifier decides, what SmolLM2
+would say next. A text for SmolLM2 begins with <|endoftext|>, which takes the place of the first token, on which causal
+models rest most of their attention.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ MEASURED = {
 }  # fmt: skip
 SHORTEST, LONGEST = 8, 28  # words
 COLOURS = dict(zip(EDGES, ("#999999", "#56b4e9", "#0072b2", "#009e73", "#d55e00"), strict=True))
+MODELS = ["MiniLM", "MiniLM on SST-2", "SmolLM2"]
 BLANK, GRADIENTS = "blank-out", ("gradient", "input×gradient")
 
 
@@ -67,12 +69,13 @@ def _name(way: str, edges: str) -> str:
 
 
 def settings(classifier: Path | None, count: int, causal: int) -> dict[str, Setting]:
-    found = {"MiniLM": Setting(minilm, count)}
+    plain, tuned, language = MODELS
+    found = {plain: Setting(minilm, count)}
     if classifier is not None:
-        found["MiniLM on SST-2"] = Setting(lambda: load(str(classifier)), count)
+        found[tuned] = Setting(lambda: load(str(classifier)), count)
     # Value zeroing runs every layer once for each token: on 30 layers it would take as long as all else together.
     dear = tuple(edges for edges in EDGES if edges != "value_zeroing")
-    found["SmolLM2"] = Setting(smollm2, causal, "<|endoftext|>", dear, blank="delete", score="tvd")
+    found[language] = Setting(smollm2, causal, "<|endoftext|>", dear, blank="delete", score="tvd")
     return found
 
 
@@ -144,9 +147,13 @@ def table(frame: pd.DataFrame, references: tuple[str, ...] = (BLANK,)) -> str:
 
 
 def write(frame: pd.DataFrame) -> None:
-    """The CSV file, and from it the figure and the tables."""
-    CSV.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(CSV, index=False, float_format="%.4f")
+    """The CSV file, in which models that were not run stay as recorded, and from it the figure and the tables."""
+    if CSV.exists():
+        old = pd.read_csv(CSV)
+        frame = pd.concat([old[~old["model"].isin(frame["model"])], frame])
+    frame.sort_values("model", key=lambda m: m.map(MODELS.index), kind="stable").to_csv(
+        CSV, index=False, float_format="%.4f"
+    )
     redraw()
 
 
@@ -179,7 +186,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("edges-work"))
     parser.add_argument("--count", type=int, default=500, help="sentences for the encoders")
     parser.add_argument("--causal", type=int, default=120, help="sentences for SmolLM2")
-    parser.add_argument("--only", action="append", help="one of the models; may be given several times")
+    parser.add_argument("--only", action="append", choices=MODELS, help="this model; the others stay as recorded")
     parser.add_argument("--edges", action="append", choices=EDGES, help="only these, and the docs stay as they are")
     parser.add_argument("--quick", action="store_true", help="4 sentences, the docs stay as they are")
     parser.add_argument("--redraw", action="store_true", help="compute nothing")
@@ -206,7 +213,7 @@ def main() -> None:
     parts = [run(name, s, texts, given.work) for name, s in chosen.items() if not given.only or name in given.only]
     frame = frame_of(parts)
     print(table(frame), "\n\n", table(frame, GRADIENTS), sep="")
-    if not (given.quick or given.only or given.edges):
+    if not (given.quick or given.edges):
         write(frame)
 
 
