@@ -115,7 +115,7 @@ def draw(frame: pd.DataFrame) -> Any:
 
     rows = frame[frame["reference"] == BLANK]
     models = list(dict.fromkeys(rows["model"]))
-    figure = Figure(figsize=(3.6 * len(models), 3.4), layout="constrained")
+    figure = Figure(figsize=(3.6 * len(models) + 1.2, 3.4), layout="constrained")
     panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
     for panel, model in zip(panels, models, strict=True):
         for e, (edges, colour) in enumerate(COLOURS.items()):
@@ -127,7 +127,7 @@ def draw(frame: pd.DataFrame) -> Any:
         panel.set(title=model, xticks=range(len(WAYS)), xticklabels=WAYS)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("Spearman correlation with blank-out")
-    panels[-1].legend(frameon=False, fontsize="small", loc="lower right")
+    figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, fontsize="small", loc="outside right center")
     return figure
 
 
