@@ -88,7 +88,8 @@ class Scorer:
     @cached_property
     def place(self) -> int | str:
         """The row of attention that is read; a pooling layer has one row, whatever the position."""
-        return 0 if self.pooled else self.example.place(self.goal, self.position)
+        causal = all(block.causal for block in self.captures.any().blocks.values())
+        return 0 if self.pooled else self.example.place(self.goal, self.position, causal)
 
     @property
     def pooled(self) -> bool:

@@ -84,13 +84,16 @@ class Example:
             return {**self.inputs, "logits_to_keep": 1}
         return self.inputs
 
-    def place(self, goal: Goal, position: int | str | None = None) -> int | str:
-        """The output position whose attention is read: the one that is explained, else [CLS], else the last."""
+    def place(self, goal: Goal, position: int | str | None = None, causal: bool = False) -> int | str:
+        """The output position whose attention is read: the one that is explained, else [CLS], else the last.
+
+        In a causal model it is the last in place of [CLS], which sees nothing but itself there.
+        """
         if goal.position is not None:
             return goal.position
         if position is not None:
             return position
-        return "last" if self.mirrored else read_position(self.queries)
+        return "last" if self.mirrored else read_position(self.queries, causal)
 
     def mirror(self, members: Sequence[int], blank: int | None) -> dict[str, Any] | None:
         """The inputs of a mirrored example with some positions blanked (or, for None, deleted), in both its halves.

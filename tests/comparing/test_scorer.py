@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 
-from attnflow import compare
+from attnflow import compare, demo
 from attnflow.attention import SINK
-from attnflow.comparing.scorer import aligned_to
+from attnflow.comparing.scorer import Scorer, aligned_to
 from attnflow.errors import AttnFlowError, ShapeError
+from attnflow.inputs.example import examples
 from attnflow.relevance import Relevance
 from attnflow.tokens import Tokens
 from tests.tiny_models import tiny, tokenizer
@@ -35,6 +37,16 @@ def test_patches_are_matched_by_name_and_what_is_missing_has_no_score():
 def test_positions_that_cannot_be_matched_are_an_error(names):
     with pytest.raises(ShapeError, match="The attention is over 3 positions, the inputs have 2"):
         aligned_to(relevance(names), Tokens(["a", "b"]))
+
+
+def test_a_causal_classifier_is_read_at_its_last_position_though_its_tokenizer_has_cls():
+    torch.manual_seed(0)
+    words = demo.tokenizer()
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 16, "bos_token_id": 2, "eos_token_id": 3}
+    config = tf.GPT2Config(vocab_size=len(words), pad_token_id=words.pad_token_id, **sizes)
+    example = examples(tf.GPT2ForSequenceClassification(config).eval(), words, "the key to the doors")[0][0]
+    assert example.tokens.marks["cls"] == 0, "which sees itself alone in a causal model"
+    assert Scorer(example, example.predicted()).place == len(example.tokens) - 1
 
 
 def test_images_go_through_the_processor():
