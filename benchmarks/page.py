@@ -22,7 +22,7 @@ from attnflow.views.html import flow_page
 from tests.browser import launch
 
 LAYERS, HEADS = 12, 12
-LENGTHS = (16, 64, 128, 256)
+LENGTHS = (16, 64, 128, 256, 512)
 QUICK = (8,)
 
 
