@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -231,10 +233,28 @@ def _load(given: str | os.PathLike[str], split: str | None, streaming: bool) -> 
     from datasets import load_dataset
 
     try:
-        return load_dataset(name, split=split, streaming=streaming, trust_remote_code=False)
+        with _said_once():
+            return load_dataset(name, split=split, streaming=streaming, trust_remote_code=False)
     except Exception as error:  # of the library, its readers, or the network
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"The dataset {name!r} could not be loaded: {reason}") from error
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """The library logs an error before it raises it; ours tells what was raised, so the log is left out."""
+    handlers = list(logging.getLogger("datasets").handlers)
+    for handler in handlers:
+        handler.addFilter(_less_than_an_error)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_less_than_an_error)
+
+
+def _less_than_an_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR
 
 
 def _columns(dataset: Any) -> list[str] | None:

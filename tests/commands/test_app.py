@@ -207,11 +207,21 @@ HOSTILE = ["", "\udcff", "a\0b", "-1", "../../..", "<img src=x>", "[red]x", "é"
     ("audit", "all", "lstm", "x.csv", "--penalties", "{}"), ("audit", "all", "lstm", "x.csv", "--work", "{}"),
 ])  # fmt: skip
 def test_hostile_arguments_end_in_one_paragraph(capsys, tmp_path, monkeypatch, command, value):
-    monkeypatch.chdir(tmp_path)
+    here = tmp_path / "a" / "b" / "c"  # so that ../../.. is a folder of this test too
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
     code = run(*(part.format(value) for part in command))
     out, err = capsys.readouterr()
     assert code == 2 and "Traceback" not in out + err and err.strip()
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "b", "c"]
+
+
+def test_a_folder_with_a_damaged_file_is_said_once(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "d.parquet").write_bytes(b"PA")
+    code = "from attnflow.commands.app import main; main(['compare', 'nowhere', 'data', '--out', 'run'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("Parquet file size is 2 bytes") == 1
 
 
 @pytest.mark.parametrize(("name", "content"), [
