@@ -219,7 +219,7 @@ def draw(rows: list[list[Any]]) -> Any:
     panel.set(xticks=range(len(lengths)), xticklabels=[f"{n:,}" for n in lengths], ylim=(0, 1.03))
     panel.set(xlabel="tokens of the prompt", ylabel="the right document comes first")
     panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(frameon=False, fontsize="small", ncols=2)
+    figure.legend(frameon=False, fontsize="small", loc="outside right center")
     return figure
 
 

@@ -4,7 +4,8 @@
     python benchmarks/answers_cost.py --model smollm2 --tokens 2048       # one of them; the others stay as recorded
     python benchmarks/answers_cost.py --quick                             # a tiny model, nothing written
 
-One process and one thread, an answer of 64 tokens, each way in turn; the least of the rounds counts. Memory is the peak
+One process and one thread, an answer of 64 tokens behind a prompt of 2,048 or 8,192 (for SmolLM2, which has 8,192
+positions, of 8,128), each way in turn; the least of the rounds counts. Memory is the peak
 of the resident set above that of the plain pass. Writes its place on docs/benchmarks/answers.md from
 docs/data/answers_cost.csv.
 """
@@ -59,7 +60,8 @@ def cost(name: str, tokens: int, rounds: int, answer: int = 64) -> pd.DataFrame:
     """A row per way: seconds, as a multiple of the plain pass, and MiB above it."""
     torch.set_num_threads(1)
     model = shaped(name)
-    ids = torch.randint(10, 30_000, (tokens + answer,), generator=torch.Generator().manual_seed(0)).tolist()
+    prompt = min(tokens, model.config.max_position_embeddings - answer)
+    ids = torch.randint(10, 30_000, (prompt + answer,), generator=torch.Generator().manual_seed(0)).tolist()
     ways = WAYS if tokens <= TOKENS[0] else WAYS[:-1]  # what leave-one-out takes is a number of passes
     for way in ways:
         one_way(model, way, ids[:128], ids[128:136])  # compiles kernels and fills caches
@@ -69,7 +71,7 @@ def cost(name: str, tokens: int, rounds: int, answer: int = 64) -> pd.DataFrame:
             gc.collect()
             Path("/proc/self/clear_refs").write_text("5")  # the highest mark so far is forgotten
             before, start = memory("VmRSS"), time.perf_counter()
-            said = one_way(model, way, ids[:tokens], ids[tokens:])
+            said = one_way(model, way, ids[:prompt], ids[prompt:])
             found[way].append((time.perf_counter() - start, memory("VmHWM") - before, said))
             print(f"{name}, {tokens} tokens, {way}: {found[way][-1][0]:.1f} s", flush=True)
     least = {way: (min(t for t, _, _ in seen), min(m for _, m, _ in seen), seen[0][2]) for way, seen in found.items()}
