@@ -378,14 +378,18 @@ def _shares(residual: Residual, block: Block) -> list[F64]:
     return [np.full(q, r) if r.ndim == 0 else r for q, r in zip(heights, _by_layer(residual, heights), strict=True)]
 
 
-def _by_layer(residual: Residual, heights: list[int]) -> Iterator[F64]:
+def check_shares(residual: Any) -> F64:
+    """Residual shares as an array: each is in [0, 1)."""
     values = to_numpy(residual, "residual").astype(np.float64)
-    if values.size == 0:
-        raise ShapeError(f"residual has shares for 0 layers, but there are {len(heights)}.")
-    if not np.isfinite(values).all() or values.min() < 0 or values.max() >= 1:
+    if values.size and not (np.isfinite(values).all() and values.min() >= 0 and values.max() < 1):
         raise SelectionError(
             f"residual={residual!r}, but a residual share is in [0, 1): 0.5 is the paper's, 'none' leaves it out."
         )
+    return values
+
+
+def _by_layer(residual: Residual, heights: list[int]) -> Iterator[F64]:
+    values = check_shares(residual)
     if values.ndim > 0 and len(values) != len(heights):
         raise ShapeError(f"residual has shares for {len(values)} layers, but there are {len(heights)}.")
     if values.ndim == 2 and any(len(v) != q for v, q in zip(values, heights, strict=True)):

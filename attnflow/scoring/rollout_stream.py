@@ -22,16 +22,18 @@ from attnflow.capturing.capture import run
 from attnflow.capturing.notes import name_of
 from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.rows import weights_of
-from attnflow.capturing.session import Lazy, Record, Session
-from attnflow.capturing.survey import is_plain, survey
+from attnflow.capturing.session import Call, Lazy, Record, Session
+from attnflow.capturing.survey import Survey, is_plain, survey
 from attnflow.capturing.towers import beside_text
-from attnflow.errors import CaptureError, SelectionError
+from attnflow.errors import CaptureError, SelectionError, ShapeError
 from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import Inputs, encode
 from attnflow.inputs.running import unwrap
+from attnflow.numbers import whole
 from attnflow.reprs import one_line
-from attnflow.rows import divided, slack_of
-from attnflow.select import pick_position
+from attnflow.rows import check_sinks, divided, slack_of
+from attnflow.scoring.network import check_shares
+from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens
 
 STORED_BYTES = 1 << 28
@@ -48,7 +50,6 @@ class Streamed:
         tokens: names of the columns; the last is the sink's where the model has one and it was kept.
         queries: names of the rows.
         layers: numbers of the layers that were multiplied.
-        depth: number of layers of the model.
         model, route, notes, settings: as in :class:`attnflow.Attention`.
         heads, residual, start_layer, position: as in :class:`attnflow.Relevance`.
     """
@@ -57,7 +58,6 @@ class Streamed:
     tokens: Tokens
     queries: Tokens
     layers: tuple[int, ...]
-    depth: int
     model: str
     route: str
     notes: tuple[str, ...]
@@ -105,8 +105,13 @@ def rollout_matrix(
     running = _Running(job)
     job.session.consume = running.take
     _, notes = run(job.model, job.given, job.session, None, {})
-    if running.product is None:
-        raise SelectionError(f"No layer with attention from {start_layer} to {layer}.")
+    stop = job.settle(running.numbers)
+    if stop != running.stop:
+        raise SelectionError(
+            f"layer={layer} counts from the top, but {type(job.model).__name__} calls one module for several layers, "
+            f"so that the top is known only after the run. Give the layer's own number:  layer={stop}"
+        )
+    assert running.product is not None
     return _results(job, running.layers, running.product, notes, running.sink)
 
 
@@ -155,9 +160,8 @@ def rollout_rows(
     """Rollout of some output positions of one input at the last layer, all carried down together.
 
     ``scores[r, j]`` is how much output position ``rows[r]`` draws on input position *j*. Nothing of n × n is held: the
-    queries and keys of each layer are kept, and its weights are computed in blocks of rows. Of a model with several
-    towers
-    (vision and text) the one is taken whose positions are those of the text.
+    queries and keys of each layer are kept, and its weights are computed in blocks of rows. In a model with several
+    towers (vision and text), it is the tower whose positions are those of the text.
     """
     job = _job(model, tokenizer, None, inputs, residual, 0, None, heads, "keep", None, several=True)
     if any(s.eager is None for s in job.session.survey.sites.values()):
@@ -184,22 +188,38 @@ def _carried(job: _Job, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, li
 
 @dataclass(eq=False)
 class _Job:
+    """What was asked for: the layers from ``start`` to ``layer``, of which negative ones count from the top."""
+
     model: nn.Module
     given: Inputs
     session: Session
     reduction: Reduction
     residual: float | Sequence[float]
+    shares: npt.NDArray[np.float64]
     start: int
-    stop: int | None
+    layer: int | None
     sinks: str
     settings: dict[str, Any]
 
     def share(self, order: int) -> float:
         """The residual share of the layer that comes as number ``order``."""
-        return float(self.residual) if isinstance(self.residual, float | int) else float(self.residual[order])
+        if self.shares.ndim > 0 and order >= len(self.shares):
+            raise ShapeError(f"residual has shares for {len(self.shares)} layers, but there are more.")
+        return float(self.shares if self.shares.ndim == 0 else self.shares[order])
 
-    def within(self, layer: int) -> bool:
-        return layer >= self.start and (self.stop is None or layer <= self.stop)
+    def settle(self, numbers: Sequence[int]) -> int:
+        """The last layer to multiply, once the numbers of all layers that attended are known."""
+        if self.shares.ndim and len(self.shares) != len(numbers):
+            raise ShapeError(f"residual has shares for {len(self.shares)} layers, but there are {len(numbers)}.")
+        stop = numbers[pick_layer(-1 if self.layer is None else self.layer, numbers)]
+        if not any(self.start <= number <= stop for number in numbers):
+            raise SelectionError(f"start_layer={self.start} is above layer {stop}, so that no layer is left.")
+        return stop
+
+
+def _numbered(call: Call, before: Sequence[int]) -> int:
+    """The number of a layer; a module that is called again is a further layer, in the order of the calls."""
+    return len(before) if call.layer in before else call.layer
 
 
 def _job(
@@ -207,8 +227,8 @@ def _job(
     sinks: str, block: int | None, several: bool = False,
 ) -> _Job:  # fmt: skip
     module = unwrap(model)
-    if isinstance(residual, float | int) and not 0 <= residual < 1:
-        raise SelectionError(f"residual={residual!r}, but a residual share is in [0, 1): 0.5 is the paper's.")
+    shares = check_shares(residual)
+    check_sinks(sinks)
     if heads == "all":
         raise SelectionError("heads='all', and rollout needs one matrix per layer. Use 'mean', 'max', 'min' or a head.")
     found = survey(module)
@@ -218,15 +238,23 @@ def _job(
             f"{type(module).__name__} has {len(towers)} towers ({', '.join(sorted(towers))}), and only one can be "
             "streamed. Keep the layers:  rollout(capture(model, tokenizer, text))"
         )
-    depth = max((s.depth for s in found.sites.values()), default=0)
-    stop = layer if layer is None or layer >= 0 else depth + layer
-    if stop is not None and not 0 <= stop < depth:
+    depth = _depth(module, found)
+    if not 0 <= whole(start, "start_layer") < depth:
+        raise SelectionError(f"start_layer={start}, but the model has layers 0 to {depth - 1}.")
+    if layer is not None and not -depth <= whole(layer, "layer") < depth:
         raise SelectionError(f"layer={layer}, but the model has layers 0 to {depth - 1}.")
     given = encode(module, tokenizer, text, inputs=inputs)
     reduction = Reduction(check_heads(heads))
     session = Session(found, reduction, block=block)
     settings = {"heads": heads, "sinks": sinks, "residual": residual, "start_layer": start, "layer": layer}
-    return _Job(module, given, session, reduction, residual, start, stop, sinks, {**settings, **given.settings})
+    settings |= given.settings
+    return _Job(module, given, session, reduction, residual, shares, start, layer, sinks, settings)
+
+
+def _depth(model: nn.Module, found: Survey) -> int:
+    """How many layers a model has; those that share one module are known to its config alone."""
+    said = getattr(getattr(model, "config", None), "num_hidden_layers", None)
+    return max([said if isinstance(said, int) else 0, *(s.depth for s in found.sites.values())])
 
 
 def _one_of_text(towers: set[str]) -> bool:
@@ -247,15 +275,30 @@ def _settled(weights: torch.Tensor, keys: int, sinks: str) -> tuple[torch.Tensor
     return (weights, True) if sink and sinks == "keep" else (divided(weights, sums), False)
 
 
+def _last(job: _Job) -> int | None:
+    """The number of the last layer as far as it is known before the run; None for the top."""
+    sites = job.session.survey.sites.values()
+    known = sorted({number for site in sites for number in (site.shared or (site.layer,))})
+    if job.layer is None or job.layer == -1 or -job.layer > len(known):
+        return None
+    return job.layer if job.layer >= 0 else known[job.layer]
+
+
 class _Running:
-    """The product of all layers so far."""
+    """The product of all layers so far; ``numbers`` are those of all layers that were seen, multiplied or not."""
 
     def __init__(self, job: _Job) -> None:
         self.job = job
         self.product: torch.Tensor | None = None
+        self.numbers: list[int] = []
         self.layers: list[int] = []
-        self.order = 0
         self.sink = False
+        self.last = _last(job)
+
+    @property
+    def stop(self) -> int:
+        """The last layer that was multiplied in."""
+        return self.layers[-1] if self.layers else -1
 
     def take(self, record: Record) -> None:
         """Multiply one layer in."""
@@ -264,9 +307,9 @@ class _Running:
                 f"{record.call.name} attends to {record.keys} positions from {record.queries}: only layers that look "
                 "at their own sequence can be streamed. Keep the layers:  rollout(capture(model, tokenizer, text))"
             )
-        order, self.order = self.order, self.order + 1
-        layer = order if record.call.entry or record.call.layer in self.layers else record.call.layer
-        if not self.job.within(layer):
+        order, layer = len(self.numbers), _numbered(record.call, self.numbers)
+        self.numbers.append(layer)
+        if layer < self.job.start or (self.last is not None and layer > self.last):
             return
         share = self.job.share(order)
         settled, sink = _settled(record.weights, record.keys, self.job.sinks)
@@ -283,9 +326,11 @@ class _Running:
 def _descend(job: _Job, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[int], bool]:
     """Carry vectors ``[batch, rows, n]`` from the top layer down to the inputs."""
     lazy = [one for one in job.session.lazy or [] if not beside_text(one.call.tower, False)]
-    chosen = [(i, one) for i, one in enumerate(lazy) if job.within(one.call.layer)]
-    if not chosen:
-        raise SelectionError(f"No layer with attention from {job.start} to {job.stop}.")
+    numbers: list[int] = []
+    for one in lazy:
+        numbers.append(_numbered(one.call, numbers))
+    stop = job.settle(numbers)
+    chosen = [(i, one) for i, one in enumerate(lazy) if job.start <= numbers[i] <= stop]
     first = chosen[0][1]
     batch, n = first.query.shape[0], first.query.shape[-2]
     carried = torch.zeros(batch, max(map(len, rows)), n, device=first.query.device)
@@ -299,7 +344,7 @@ def _descend(job: _Job, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, li
             mixed, found = _mixed(job, one, carried)
             sink = sink or found
             carried = carried * share + mixed * (1 - share)
-    return carried, [one.call.layer for _, one in chosen], sink
+    return carried, [numbers[i] for i, _ in chosen], sink
 
 
 def _mixed(job: _Job, one: Lazy, carried: torch.Tensor) -> tuple[torch.Tensor, bool]:
@@ -343,10 +388,10 @@ def _results(
             matrix = np.concatenate([matrix, np.clip(1 - matrix.sum(-1, keepdims=True), 0, None)], -1)
             tokens = with_sink(tokens)
         one = Streamed(
-            matrix, tokens, queries, tuple(layers), max(s.depth for s in job.session.survey.sites.values()),
-            name_of(job.model), "interface" if job.session.survey.interface else "tap",
-            (*job.given.notes, *notes), {**job.settings, "stream": "product" if rows is None else "row"},
-            job.reduction.heads, job.residual, job.start,
+            matrix, tokens, queries, tuple(layers), name_of(job.model),
+            "interface" if job.session.survey.interface else "tap", (*job.given.notes, *notes),
+            {**job.settings, "stream": "product" if rows is None else "row"}, job.reduction.heads, job.residual,
+            job.start,
         )  # fmt: skip
         out.append(one if rows is None else _row_of(one, rows[example], "row", 0))
     return out[0] if job.given.single and len(out) == 1 else out

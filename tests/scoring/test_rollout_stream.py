@@ -76,3 +76,59 @@ def test_refusals() -> None:
         rollout_matrix(tiny.model("bert"), None, tiny.IDS, residual=1.0)
     with pytest.raises(AttnFlowError, match="layers 0 to 1"):
         rollout_matrix(tiny.model("bert"), None, tiny.IDS, layer=5)
+
+
+@pytest.mark.parametrize("name", ["llama", "albert", "qwen3-next"])
+def test_layers_are_those_of_the_stored_rollout(name: str) -> None:
+    """Also where layers share one module, or some have no attention."""
+    model = tiny.model(name)
+    stored = capture(model, None, tiny.IDS)
+    for layer in stored.layers:
+        for options in ({"layer": layer}, {"layer": layer, "start_layer": layer}):
+            want = rollout(stored, **options)
+            for position, scores in ((None, want.scores), (4, want.scores[:, 4])):
+                found = rollout(model, None, tiny.IDS, position=position, stream=True, **options)
+                assert found.layers == want.layers
+                np.testing.assert_allclose(found.scores, scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "albert", "qwen3-next"])
+def test_layers_counted_from_the_top(name: str) -> None:
+    model = tiny.model(name)
+    stored = rollout(capture(model, None, tiny.IDS))
+    for layer in range(-len(stored.layers), 0):
+        row = rollout(model, None, tiny.IDS, layer=layer, position=4, stream=True)
+        assert row.layers == stored.layers[layer:][:1]
+        np.testing.assert_allclose(row.scores[0], stored.scores[layer, 4], atol=1e-6)
+        if name != "albert" or layer == -1:
+            found = rollout(model, None, tiny.IDS, layer=layer, stream=True)
+            np.testing.assert_allclose(found.scores[0], stored.scores[layer], atol=1e-6)
+    if name == "albert":
+        with pytest.raises(AttnFlowError, match=r"counts from the top.*layer=0"):
+            rollout(model, None, tiny.IDS, layer=-2, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"residual": [1.5, 0.5]}, r"in \[0, 1\)"),
+        ({"residual": [0.5]}, "shares for 1 layers"),
+        ({"residual": [0.5] * 3}, "shares for 3 layers, but there are 2"),
+        ({"start_layer": -1}, "start_layer=-1, but the model has layers 0 to 1"),
+        ({"start_layer": 1, "layer": 0}, "start_layer=1 is above layer 0"),
+        ({"sinks": "drop"}, "sinks='drop' is not known"),
+    ],
+)
+@pytest.mark.parametrize("position", [None, 0])
+def test_options_are_checked_as_those_of_the_stored_rollout(
+    options: dict[str, Any], said: str, position: int | None
+) -> None:
+    with pytest.raises(AttnFlowError, match=said):
+        rollout(tiny.model("bert"), None, tiny.IDS, position=position, stream=True, **{"layer": -1, **options})
+
+
+def test_a_residual_of_numpy_is_a_number() -> None:
+    model = tiny.model("bert")
+    want = rollout(model, None, tiny.IDS, layer=-1, stream=True, residual=0.25)
+    found = rollout(model, None, tiny.IDS, layer=-1, stream=True, residual=np.float32(0.25))
+    np.testing.assert_array_equal(found.scores, want.scores)
