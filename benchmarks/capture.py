@@ -38,18 +38,23 @@ TARGETS = {
 
 
 def build(shape: str) -> Any:
-    """A random model: 12 layers × 12 heads × 768 (bert, gpt2), 8 layers × 16 heads on 4 keys × 512 (llama)."""
+    """A random model: 12 layers × 12 heads × 768 (bert, gpt2), 8 layers × 16 heads on 4 keys × 512 (llama).
+
+    "llama-1b" has the layers of Llama-3.2-1B (32 heads on 8 keys × 2048), four of them, and a smaller vocabulary.
+    """
     torch.manual_seed(0)
     few = {"num_hidden_layers": 2} if quick() else {}
     if shape == "bert":
         return transformers.BertModel(transformers.BertConfig(max_position_embeddings=2048, **few)).eval()
     if shape == "gpt2":
         return transformers.GPT2Model(transformers.GPT2Config(n_positions=2048, **few)).eval()
-    config = transformers.LlamaConfig(
-        hidden_size=512, num_hidden_layers=2 if quick() else 8, num_attention_heads=16, num_key_value_heads=4,
-        intermediate_size=1376, max_position_embeddings=4096,
-    )  # fmt: skip
-    return transformers.LlamaModel(config).eval()
+    if shape == "llama-1b":
+        sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
+        few = {"num_hidden_layers": 2 if quick() else 4}
+    else:
+        sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 16, "num_key_value_heads": 4}
+        few = {"num_hidden_layers": 2 if quick() else 8}
+    return transformers.LlamaModel(transformers.LlamaConfig(max_position_embeddings=4096, **sizes, **few)).eval()
 
 
 def run(model: Any, method: str, ids: torch.Tensor) -> Any:

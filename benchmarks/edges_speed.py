@@ -5,10 +5,11 @@
     python benchmarks/edges.py speed --part time-bert      # one part, which is left in --work
     python benchmarks/edges.py speed --write               # the page, from all parts in --work
 
-Random models of the shapes of BERT-base and of a small Llama with grouped heads (benchmarks/capture.py). Times are
-interleaved in one process, the least of several rounds. Value zeroing runs every layer again by itself, so it is timed
-on two layers of each shape, against the plain run of the same two. Memory is the peak of the resident set above the
-loaded model, each in a process of its own.
+Random models of the shapes of BERT-base, of a small Llama with grouped heads, and of layers of Llama-3.2-1B
+(benchmarks/capture.py). Times are interleaved in one process, the least of several rounds. Value zeroing runs every
+layer again by itself, so it is timed on two layers of each shape, against the plain run of the same two; on the
+largest shape at the smaller length alone, as the other takes many minutes. Memory is the peak of the resident set
+above the loaded model, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from report import FOLDER, insert, markdown
 
 from attnflow import capture
 
-SHAPES = ("bert", "llama")
+SHAPES = ("bert", "llama", "llama-1b")
 LENGTHS = (128, 512)
 LONG = 2048
 TARGETS: dict[str, tuple[float, float]] = {"norm": (1.5, 2.0), "alti": (2.5, 4.0), "gradient": (4.0, 5.0)}
@@ -70,11 +71,12 @@ def two_layers(shape: str) -> Any:
 
 def measure(part: str, lengths: tuple[int, ...], rounds: int) -> dict[str, Figures]:
     """The figures of one part: by length, kind of edges → seconds or MiB."""
-    what, shape = part.split("-")
+    what, shape = part.split("-", 1)
     if what == "memory":
         return {str(LONG): {kind: peak(shape, LONG, kind, run) for kind in ("attention", "norm", "alti")}}
     if what == "zeroing":
-        return {str(n): times(two_layers(shape), ("sdpa", "value_zeroing"), n, 1 if n > 128 else 2) for n in lengths}
+        timed = lengths[:1] if shape == "llama-1b" else lengths
+        return {str(n): times(two_layers(shape), ("sdpa", "value_zeroing"), n, 1 if n > 128 else 2) for n in timed}
     model = build(shape)
     return {str(n): times(model, ("sdpa", "attention", *TARGETS), n, rounds) for n in lengths}
 
@@ -84,10 +86,11 @@ def lines(found: dict[str, dict[str, Figures]]) -> list[list[str]]:
     made = []
     for shape in SHAPES:
         for at, n in enumerate(LENGTHS):
-            figures, zeroing = found[f"time-{shape}"][str(n)], found[f"zeroing-{shape}"][str(n)]
+            figures, zeroing = found[f"time-{shape}"][str(n)], found[f"zeroing-{shape}"].get(str(n))
             cells = [f"{figures['attention'] / figures['sdpa']:.2f}"]
             cells += [f"{figures[k] / figures['sdpa']:.2f} (≤ {limits[at]:g})" for k, limits in TARGETS.items()]
-            cells.append(f"{zeroing['value_zeroing'] / zeroing['sdpa']:.0f} (≤ {ZEROING * n:.0f})")
+            ratio = f"{zeroing['value_zeroing'] / zeroing['sdpa']:.0f} (≤ {ZEROING * n:.0f})" if zeroing else "–"
+            cells.append(ratio)
             made.append([shape, str(n), f"{figures['sdpa']:.3f} s", *cells])
     return made
 
@@ -97,9 +100,10 @@ def missed(found: dict[str, dict[str, Figures]]) -> list[str]:
     out = []
     for shape in SHAPES:
         for at, n in enumerate(LENGTHS):
-            figures, zeroing = found[f"time-{shape}"][str(n)], found[f"zeroing-{shape}"][str(n)]
+            figures, zeroing = found[f"time-{shape}"][str(n)], found[f"zeroing-{shape}"].get(str(n))
             pairs = [(k, figures[k] / figures["sdpa"], limits[at]) for k, limits in TARGETS.items()]
-            pairs.append(("value_zeroing", zeroing["value_zeroing"] / zeroing["sdpa"], ZEROING * n))
+            if zeroing:
+                pairs.append(("value_zeroing", zeroing["value_zeroing"] / zeroing["sdpa"], ZEROING * n))
             out += [f"{k} on {shape} at {n} tokens ({r:.2f}, target {t:g})" for k, r, t in pairs if r > t]
         memory = found[f"memory-{shape}"][str(LONG)]
         for kind in ("norm", "alti"):
@@ -121,8 +125,8 @@ def page(found: dict[str, dict[str, Figures]]) -> str:
         [
             "Time as a multiple of the plain sdpa run in the same process, with the target in brackets. One thread, "
             f"float32, torch {torch.__version__}, transformers {transformers.__version__}. Shapes: BERT-base (12 "
-            "layers × 12 heads × 768), Llama (8 layers × 16 heads on 4 keys × 512). Value zeroing is timed on two of "
-            "the layers.",
+            "layers × 12 heads × 768), a small Llama (8 layers × 16 heads on 4 keys × 512), layers of Llama-3.2-1B "
+            "(4 × 32 heads on 8 keys × 2048). Value zeroing is timed on two of the layers.",
             markdown(["shape", "tokens", "sdpa", "attention", *TARGETS, "value_zeroing"], lines(found)),
             f"Peak memory above the loaded model at {LONG} tokens, and as a multiple of plain capture's (target ≤ "
             f"{MEMORY:g}×):",
