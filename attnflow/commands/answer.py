@@ -8,19 +8,24 @@ from typing import Annotated, Any
 
 import typer
 
-from attnflow.commands.console import listed, quiet, show, status
+from attnflow.commands.console import echo_failed, quiet, show, status
+from attnflow.commands.options import Workers, listed
 from attnflow.errors import InputError
-from attnflow.formats import check_file, suffixes, write_file
+from attnflow.formats import check_file, suffixes
 
+ONE = ("context", "question", "prompt", "messages", "answer", "instead", "units", "overwrite")
+MANY = ("limit", "resume", "skip_errors", "engine", "workers")
+"""Options that belong to one prompt, and options that belong to a file of many (``--data``)."""
 PARTS = ("page", "json", "frame", "table")
 ENDINGS = ", ".join(suffixes(*PARTS))
 
 
 def answer_command(
+    ctx: typer.Context,
     model: Annotated[str, typer.Argument(help="A hub name, a folder with a saved model, or a .gguf file.")],
     context: Annotated[
         list[str] | None,
-        typer.Option("--context", "-c", help="A text file; several are documents by name; - reads from the keyboard."),
+        typer.Option("--context", "-c", help="A text file; several are documents by name; - reads standard input."),
     ] = None,
     question: Annotated[str | None, typer.Option("--question", "-q", help="What is asked about the context.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The whole prompt as a text, in place of context.")] = None,
@@ -53,14 +58,19 @@ def answer_command(
         bool, typer.Option("--skip-errors", help="With --data: leave out questions that cannot be done.")
     ] = False,
     engine: Annotated[str, typer.Option(help="With --data: local, or ray for many machines.")] = "local",
-    workers: Annotated[int | None, typer.Option(help="Number of workers with ray.")] = None,
+    workers: Workers = None,
 ) -> None:
     """Attribute an answer to the sentences, paragraphs, documents or messages of its context."""
+    _refuse_unread(ctx, data)
+    wanted: dict[str, Any] = {
+        "sources": sources, "methods": None if methods is None else listed(methods), "check": _check(check),
+        "check_by": listed(check_by), "max_new_tokens": max_new_tokens, "show_progress": True,
+    }  # fmt: skip
     if data is not None:
-        _refuse_single(context, prompt, messages, answer)
-        run = {"limit": limit, "resume": resume, "engine": engine, "workers": workers, "out": out}
-        wanted = {"sources": sources, "methods": methods, "check": check, "check_by": check_by}
-        _questions(model, data, wanted, "skip" if skip_errors else "raise", max_new_tokens, run)
+        _questions(
+            model, data, **wanted, limit=limit, on_error="skip" if skip_errors else "raise", out=out, resume=resume,
+            engine=engine, workers=workers,
+        )  # fmt: skip
         return
     check_file("--out", out, PARTS, overwrite)
     given = prompt_of(context, question, prompt, messages)
@@ -70,41 +80,35 @@ def answer_command(
     quiet()
     with status(f"Loading {model}"):
         loaded, tokenizer = load(model)
-    found: Any = attribute(
-        loaded, tokenizer, given, answer, sources=sources, methods=None if methods is None else listed(methods),
-        units=units, check=_check(check), check_by=listed(check_by), instead=instead, max_new_tokens=max_new_tokens,
-        show_progress=True,
-    )  # fmt: skip
+    found: Any = attribute(loaded, tokenizer, given, answer, units=units, instead=instead, **wanted)
     if answer is None:
         typer.echo(f"Answer: {found.answer.strip()}")
     found.show()
     if out is not None:
-        parts = {"page": found.to_html, "json": found.to_json, "frame": found.to_frame, "table": found.to_frame}
-        write_file(out, parts, overwrite)
+        found.save(out, overwrite)
         typer.echo(f"Written: {out.resolve()}")
 
 
-def _refuse_single(*given: Any) -> None:
-    """--data brings prompts and answers of its own."""
-    if any(given):
+def _refuse_unread(ctx: typer.Context, data: Path | None) -> None:
+    """An option that this call would not read is an error: --data brings prompts and answers of its own."""
+    unread = MANY if data is None else ONE
+    # By its name: typer brings click with it in some versions and takes the installed one in others.
+    given = [name for name in unread if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
         raise InputError(
-            "--data was given and so was one prompt or answer: the file has columns for them. Leave --context, "
-            "--prompt, --messages and --answer out."
+            f"{option} belongs to --data, and no file of questions was given. Leave it out."
+            if data is None
+            else f"--data was given and so was {option}, which belongs to one prompt: the rows of the file say what is "
+            "asked. Leave it out."
         )
 
 
-def _questions(
-    model: str, data: Path, wanted: dict[str, Any], on_error: str, max_new_tokens: int | None, run: dict[str, Any]
-) -> None:
+def _questions(model: str, data: Path, **options: Any) -> None:
     from attnflow.answers.questions import cite
 
     quiet()
-    methods = None if wanted["methods"] is None else listed(wanted["methods"])
-    found = cite(
-        model, None, data, sources=wanted["sources"], methods=methods, check=_check(wanted["check"]),
-        check_by=listed(wanted["check_by"]), max_new_tokens=max_new_tokens, on_error=on_error, show_progress=True,
-        **run,
-    )  # fmt: skip
+    found = cite(model, None, data, **options)
     rows = [
         [
             r["method"],
@@ -115,12 +119,11 @@ def _questions(
         for r in found.to_frame().to_dict("records")
     ]
     show(["method", "with gold", "precision (95 %)", "mean 1/rank"], rows, str(found))
-    for number, reason in list(found.failed.items())[:5]:
-        typer.echo(f"question {number} left out: {reason}", err=True)
+    echo_failed(found.failed, "question")
 
 
 def prompt_of(context: list[str] | None, question: str | None, prompt: str | None, messages: Path | None) -> Any:
-    """What the options say of the prompt; exactly one of them has to."""
+    """The prompt that the options describe; exactly one of context, prompt and messages must be given."""
     given = [name for name, value in (("--context", context), ("--prompt", prompt), ("--messages", messages)) if value]
     if len(given) != 1:
         have = " and ".join(given) or "none of them"

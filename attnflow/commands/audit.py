@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnflow.commands.console import Edges, check_data, goes_on, numbers_of, progress
-from attnflow.commands.names import ALL, EXPERIMENTS, one_of
-from attnflow.errors import AttnFlowError
+from attnflow.commands.console import check_data, goes_on, progress
+from attnflow.commands.options import ALL, EXPERIMENTS, Edges, TextColumn, numbers_of, one_of
 from attnflow.formats import check_file, endings
 
 if TYPE_CHECKING:
@@ -29,9 +28,7 @@ def audit_command(
         str, typer.Argument(help="A hub name or folder; or lstm (the papers' model) or transformer, trained here.")
     ],
     data: Annotated[str, typer.Argument(help="Texts: a file (.csv, .tsv, .jsonl, .txt, …) or a dataset's name.")],
-    text_column: Annotated[
-        str | None, typer.Option(help="Name of the text column (default: text or sentence).")
-    ] = None,
+    text_column: TextColumn = None,
     label_column: Annotated[str | None, typer.Option(help="Name of the label column; training needs it.")] = None,
     valid: Annotated[
         str | None, typer.Option(help="Data that decides when training stops (default: 15 % of DATA).")
@@ -100,7 +97,7 @@ def audit_command(
         "rate": rate, "min_count": min_count, "max_length": max_length, "seed": seed,
     }  # fmt: skip
 
-    def told(finding: Finding) -> None:
+    def show_finding(finding: Finding) -> None:
         typer.echo(finding.to_markdown() + "\n")
         typer.echo(f"Records: {save_records(finding, work / 'records', chosen).resolve()}\n")
 
@@ -108,19 +105,11 @@ def audit_command(
         findings = run(
             wanted, model, data, text_column=text_column, label_column=label_column, valid=valid, test=test, rows=rows,
             limit=limit, min_count=min_count, max_length=max_length, epochs=epochs, patience=patience, batch=batch,
-            rate=rate, seed=seed, work=work, bar=progress,
-            report=told,
+            rate=rate, seed=seed, work=work, bar=progress, report=show_finding,
             layers=layers if layers == ALL else numbers_of("--layers", layers), permutations=permutations,
-            epsilon=epsilon, steps=steps, seeds=numbers_of("--seeds", seeds), penalties=_floats(penalties),
-            **methods,
+            epsilon=epsilon, steps=steps, seeds=numbers_of("--seeds", seeds),
+            penalties=numbers_of("--penalties", penalties, float, "0,0.0005"), **methods,
         )  # fmt: skip
     if out is not None:
         for path in write_report(list(findings.values()), out, f"Audit of {model}", facts, overwrite):
             typer.echo(f"Written: {path.resolve()}")
-
-
-def _floats(value: str) -> list[float]:
-    try:
-        return [float(part) for part in value.split(",")]
-    except ValueError:
-        raise AttnFlowError(f"--penalties {value} is not known. Use numbers: 0,0.0005.") from None

@@ -1,87 +1,18 @@
-"""What the commands share: options read from text, a progress bar, a table."""
+"""What the commands share on screen: a progress bar, a table, lines on the error stream; and files that are missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from attnflow.commands.names import EDGES, NAMED, RESIDUALS, one_of
 from attnflow.commands.wording import suggested
 from attnflow.errors import AttnFlowError
-
-Edges = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--edges",
-        help=f"What a layer's matrix holds: {', '.join(EDGES)}; may be repeated.",
-        autocompletion=one_of(EDGES),
-    ),
-]
-"""``--edges``, for the methods that are not named with edges of their own (rollout:alti)."""
-
-
-def residual_of(value: str | None) -> float | str | None:
-    """``--residual``: a number, or the name of a way.
-
-    >>> residual_of("0.3"), residual_of("measured")
-    (0.3, 'measured')
-    """
-    if value is None or value in RESIDUALS:
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        raise AttnFlowError(f"--residual {value} is not known. Use a number, none, add or measured.") from None
-
-
-def position_of(value: str | None, words: bool = False) -> int | str | None:
-    """``--position``: a number or the name of one; with ``words``, for one text, also a word of it.
-
-    >>> position_of("-1"), position_of("mask"), position_of("bank", words=True)
-    (-1, 'mask', 'bank')
-    """
-    if value is None or value in NAMED:
-        return value
-    try:
-        return int(value)
-    except ValueError:
-        if words:
-            return value
-        raise AttnFlowError(f"--position {value} is not known. Use a number, cls, last or mask.") from None
-
-
-def listed(value: str) -> list[str]:
-    """Names separated by commas.
-
-    >>> listed("raw, flow")
-    ['raw', 'flow']
-    """
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
-def numbers_of(option: str, value: str | None) -> list[int] | None:
-    """Whole numbers separated by commas."""
-    if value is None:
-        return None
-    try:
-        return [int(part) for part in value.split(",")]
-    except ValueError:
-        raise AttnFlowError(f"{option} {value} is not known. Use numbers: 0,5 or -1.") from None
-
-
-Untrained = Annotated[
-    bool,
-    typer.Option(
-        "--untrained", help="Explain the model's answer also where its head was drawn at random when it was loaded."
-    ),
-]
-"""``--untrained``, for a model whose saved weights lack a part."""
 
 
 def quiet() -> None:
@@ -128,6 +59,12 @@ def goes_on(how: str) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"attnflow: interrupted; {how}", err=True)
         raise typer.Exit(130) from None
+
+
+def echo_failed(failed: Mapping[int, str], what: str = "example") -> None:
+    """The first examples that were left out, with the reason, on the error stream."""
+    for number, reason in list(failed.items())[:5]:
+        typer.echo(f"{what} {number} left out: {reason}", err=True)
 
 
 def show(head: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> None:

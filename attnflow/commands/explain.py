@@ -9,12 +9,23 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from attnflow.commands.console import Edges, Untrained, position_of, progress, quiet, residual_of, status
-from attnflow.commands.names import HEADS, METHODS, NAMED, RESIDUALS, SHOWN, one_of
+from attnflow.commands.console import progress, quiet, status
+from attnflow.commands.options import (
+    HEADS,
+    METHODS,
+    RESIDUALS,
+    SHOWN,
+    Edges,
+    Untrained,
+    one_of,
+    position_of,
+    residual_of,
+)
 from attnflow.commands.wording import worded
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, suffixes, write_file
 from attnflow.scoring import registry
+from attnflow.select import NAMED
 
 BY_DEFAULT = f"{', '.join((*SHOWN, registry.BEST))}; a page also shows {', '.join(registry.names('model', shown=True))}"
 WHY = (
@@ -104,7 +115,7 @@ def names_one(out: Path | None) -> bool:
 
 
 def _heads(value: str) -> str | int | list[int]:
-    if value in ("mean", "max", "min"):
+    if value in HEADS:
         return value
     try:
         numbers = [int(part) for part in value.split(",")]
@@ -120,7 +131,7 @@ class Request:
     Attributes:
         methods: their names.
         options: of :func:`attnflow.scoring.explain.explain`.
-        layer: the layer of the table, by its true number.
+        layer: the layer of the table, by the model's own number.
         words, drop_special: how tokens are shown.
         out: the file, if one is wanted.
         best: a method to show beside them, where it can be computed: what the league says to look at.
@@ -160,16 +171,13 @@ class Request:
         """(results, what is said about the best method): where that one cannot be computed, the others are shown."""
         from attnflow.scoring.explain import explain
 
-        options = {"every_head": is_page(self.out), **self.options}
+        options, said = {"every_head": is_page(self.out), **self.options}, ""
         if self.best is not None:
             try:
                 return explain(model, tokenizer, text, methods=(*self.methods, self.best), **options), WHY
             except AttnFlowError as error:
-                reason = worded(str(error).splitlines()[0], "explain")
-                return explain(
-                    model, tokenizer, text, methods=self.methods, **options
-                ), f"Without {self.best}: {reason}"
-        return explain(model, tokenizer, text, methods=self.methods, **options), ""
+                said = f"Without {self.best}: {worded(str(error).splitlines()[0], 'explain')}"
+        return explain(model, tokenizer, text, methods=self.methods, **options), said
 
     def _show(self, results: Any) -> None:
         from attnflow.views.terminal import show_results

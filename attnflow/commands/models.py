@@ -7,9 +7,14 @@ from typing import Annotated
 
 import typer
 
-from attnflow.commands.names import model_types
 from attnflow.commands.wording import suggested
 from attnflow.errors import AttnFlowError
+from attnflow.models.families import families, table, tried_with
+
+
+def model_types(incomplete: str) -> list[str]:
+    """Shell completion of model types, from the list that the package ships."""
+    return [name for name in table()["types"] if name.startswith(incomplete)]
 
 
 def models_command(
@@ -18,8 +23,6 @@ def models_command(
     ] = None,
 ) -> None:
     """List which model types of the installed transformers can be captured, and how."""
-    from attnflow.models.families import families, tried_with
-
     found = families()
     if only is not None:
         if only not in found:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnflow.commands.console import Edges, progress, show, status
-from attnflow.commands.names import METHODS, VERBS, one_of
+from attnflow.commands.console import progress, show, status
+from attnflow.commands.options import METHODS, Edges, listed, one_of
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, write_file
 from attnflow.formats import endings as file_endings
+from attnflow.probes.data import endings as data_endings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +44,7 @@ def verb_number(
     model: Model = INSIDE,
     data: Annotated[
         str | None,
-        typer.Option(help=f"A {VERBS} file, or the name of a dataset (default: own grammar)."),
+        typer.Option(help=f"A {data_endings()} file, or the name of a dataset (default: own grammar)."),
     ] = None,
     limit: Limit = 200,
     layers: Annotated[bool, typer.Option("--layers/--no-layers", help="Also compare attention with gradients.")] = True,
@@ -143,7 +144,7 @@ def _examples(
 
 
 def _pair(value: str, usage: str) -> tuple[str, str]:
-    parts = [p.strip() for p in value.split(",") if p.strip()]
+    parts = listed(value)
     if len(parts) != 2:
         raise AttnFlowError(f"{value!r} names {len(parts)}, and two are compared:  {usage}")
     return parts[0], parts[1]

@@ -11,8 +11,6 @@ import typer
 # What a function calls otherwise than the command, by command; "" holds for all of them.
 ALIASES = {
     "": {"on_error": "--skip-errors", "special_tokens": "--special", "dataset": "DATA", "methods": "--method"},
-    "compare": {"methods": "--methods"},
-    "rank": {"methods": "--methods"},
     "audit": {"target_column": "--label-column", "folder": "--work"},
 }
 # What a command takes otherwise than as an option of that name, or not at all.

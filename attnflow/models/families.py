@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from typing import Any
 
 UNKNOWN = "not tried"
 
@@ -21,15 +22,16 @@ def families() -> dict[str, str]:
 
     from attnflow.models.loading import OWN
 
-    seen = {**dict.fromkeys(OWN, "interface"), **_table()["types"]}
+    seen = {**dict.fromkeys(OWN, "interface"), **table()["types"]}
     return {name: seen.get(name, UNKNOWN) for name in sorted({*CONFIG_MAPPING.keys(), *OWN})}
 
 
 def tried_with() -> str:
     """The version of transformers with which the table was made."""
-    return str(_table()["transformers"])
+    return str(table()["transformers"])
 
 
-def _table() -> dict[str, dict[str, str]]:
-    table: dict[str, dict[str, str]] = json.loads(files("attnflow.models").joinpath("families.json").read_text("utf-8"))
-    return table
+def table() -> dict[str, Any]:
+    """What the trial found: "types" has the route of each model type, "transformers" the version that was tried."""
+    found: dict[str, Any] = json.loads(files("attnflow.models").joinpath("families.json").read_text("utf-8"))
+    return found

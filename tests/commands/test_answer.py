@@ -103,5 +103,13 @@ def test_many_questions(folder, tmp_path):
     assert "precision" in done.output and "0.333" in done.output and (tmp_path / "run" / "settings.json").exists()
     with pytest.raises(SelectionError, match="names 2 ways, and a record has room for one"):
         CliRunner().invoke(app, [*given, "--check-by", "mask,removal"], catch_exceptions=False)
-    with pytest.raises(InputError, match="--data was given and so was one prompt"):
-        CliRunner().invoke(app, [*given, "--prompt", "x"], catch_exceptions=False)
+    for option, *value in (["--prompt", "x"], ["--question", "Why?"], ["--units", "tokens"], ["--overwrite"]):
+        with pytest.raises(InputError, match=f"--data was given and so was {option}, which belongs to one prompt"):
+            CliRunner().invoke(app, [*given, option, *value], catch_exceptions=False)
+
+
+def test_options_of_many_questions_are_refused_for_one_prompt(folder):
+    for option, *value in (["--limit", "3"], ["--resume"], ["--skip-errors"], ["--engine", "ray"]):
+        with pytest.raises(InputError, match=f"{option} belongs to --data, and no file of questions was given"):
+            given = ["answer", str(folder), "--prompt", "The key", option, *value]
+            CliRunner().invoke(app, given, catch_exceptions=False)

@@ -28,5 +28,5 @@ def test_what_was_seen_is_what_is_told():
 
 
 def test_types_that_came_later_are_not_tried(monkeypatch):
-    monkeypatch.setattr("attnflow.models.families._table", lambda: {"transformers": "0", "types": {}})
+    monkeypatch.setattr("attnflow.models.families.table", lambda: {"transformers": "0", "types": {}})
     assert {families()[kind] for kind in ("bert", "llama", "mamba")} == {"not tried"}
