@@ -7,30 +7,9 @@ from typing import Annotated
 
 import typer
 
+from attnflow.commands import options
 from attnflow.commands.console import check_data, echo_failed, goes_on, quiet
-from attnflow.commands.options import (
-    CORRELATIONS,
-    OF_ATTENTION,
-    REFERENCES,
-    BatchSize,
-    Edges,
-    Engine,
-    Limit,
-    MaxLength,
-    Position,
-    Progress,
-    Resume,
-    Split,
-    TargetColumn,
-    TextColumn,
-    Unit,
-    Untrained,
-    Workers,
-    listed,
-    numbers_of,
-    position_of,
-    some_of,
-)
+from attnflow.commands.options import listed, numbers_of, position_of, some_of
 from attnflow.formats import check_file, endings, write_file
 
 TABLE, PLOT = ("markdown", "latex"), ("figure",)
@@ -42,50 +21,51 @@ def compare_command(
         str, typer.Argument(help="A file (.csv, .tsv, .json, .jsonl, .parquet, .txt) or a dataset's name.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the records.")],
-    text_column: TextColumn = None,
-    target_column: TargetColumn = None,
+    text_column: options.TextColumn = None,
+    target_column: options.TargetColumn = None,
     methods: Annotated[
         str,
         typer.Option(
             help="Comma-separated methods: raw, rollout, flow, direct, chefer, rollout:alti, …",
-            autocompletion=some_of(OF_ATTENTION),
+            autocompletion=some_of(options.OF_ATTENTION),
         ),
     ] = "raw,rollout,flow",
-    edges: Edges = None,
+    edges: options.Edges = None,
     references: Annotated[
         str,
         typer.Option(
             help="Comma-separated references: gradient, input_x_gradient, integrated_gradients, blankout, …",
-            autocompletion=some_of(REFERENCES),
+            autocompletion=some_of(options.REFERENCES),
         ),
     ] = "gradient,blankout",
     correlation: Annotated[
         str,
         typer.Option(
-            help="Comma-separated coefficients: spearman, kendall, pearson, …", autocompletion=some_of(CORRELATIONS)
+            help="Comma-separated coefficients: spearman, kendall, pearson, …",
+            autocompletion=some_of(options.CORRELATIONS),
         ),
     ] = "spearman",
     layers: Annotated[
         str | None, typer.Option(help="Comma-separated layers, by the model's own numbers (default: all).")
     ] = None,
-    position: Position = None,
+    position: options.Position = None,
     special_tokens: Annotated[
         bool | None,
         typer.Option("--special/--no-special", help="Include [CLS] and other special tokens (default: both ways)."),
     ] = None,
-    unit: Unit = "token",
-    split: Split = None,
+    unit: options.Unit = "token",
+    split: options.Split = None,
     streaming: Annotated[bool, typer.Option("--streaming", help="Read the data while the comparison runs.")] = False,
-    limit: Limit = None,
-    max_length: MaxLength = None,
-    batch_size: BatchSize = 32,
+    limit: options.Limit = None,
+    max_length: options.MaxLength = None,
+    batch_size: options.BatchSize = 32,
     skip_errors: Annotated[
         bool, typer.Option("--skip-errors", help="Leave out examples that cannot be scored.")
     ] = False,
-    untrained: Untrained = False,
-    resume: Resume = False,
-    engine: Engine = "local",
-    workers: Workers = None,
+    untrained: options.Untrained = False,
+    resume: options.Resume = False,
+    engine: options.Engine = "local",
+    workers: options.Workers = None,
     table: Annotated[Path | None, typer.Option(help=f"Also write the table to this file: {endings(*TABLE)}.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help=f"Also draw the layer curves into this file: {endings(*PLOT)}.")
@@ -93,7 +73,7 @@ def compare_command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the table and the plot if they exist.")
     ] = False,
-    progress: Progress = True,
+    progress: options.Progress = True,
 ) -> None:
     """Correlate attention with gradients and blank-out, layer by layer, over a data set."""
     files = (("--table", table, TABLE), ("--plot", plot, PLOT))

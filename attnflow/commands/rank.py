@@ -7,29 +7,9 @@ from typing import Annotated
 
 import typer
 
+from attnflow.commands import options
 from attnflow.commands.console import check_data, echo_failed, goes_on, quiet
-from attnflow.commands.options import (
-    ALL,
-    METHODS,
-    BatchSize,
-    Edges,
-    Engine,
-    Limit,
-    MaxLength,
-    Position,
-    Progress,
-    Resume,
-    Split,
-    TargetColumn,
-    TextColumn,
-    Unit,
-    Untrained,
-    Workers,
-    listed,
-    numbers_of,
-    position_of,
-    some_of,
-)
+from attnflow.commands.options import listed, numbers_of, position_of, some_of
 from attnflow.errors import AttnFlowError
 from attnflow.formats import check_file, endings, write_file
 
@@ -53,10 +33,10 @@ def rank_command(
         str | None,
         typer.Option(
             help="Comma-separated methods: raw, rollout:alti, flow, gradient, blankout, …",
-            autocompletion=some_of(METHODS),
+            autocompletion=some_of(options.METHODS),
         ),
     ] = None,
-    edges: Edges = None,
+    edges: options.Edges = None,
     measures: Annotated[
         str | None,
         typer.Option(help="Comma-separated measures: comprehensiveness, deletion, randomisation, …"),
@@ -68,29 +48,29 @@ def rank_command(
     layers: Annotated[
         str, typer.Option(help="Comma-separated layers, by the model's own numbers, or all (default: the last).")
     ] = "-1",
-    position: Position = None,
-    unit: Unit = "token",
-    text_column: TextColumn = None,
-    target_column: TargetColumn = None,
+    position: options.Position = None,
+    unit: options.Unit = "token",
+    text_column: options.TextColumn = None,
+    target_column: options.TargetColumn = None,
     truth_column: Annotated[str | None, typer.Option(help="Name of the column with the word that must matter.")] = None,
-    split: Split = None,
-    limit: Limit = None,
-    max_length: MaxLength = None,
+    split: options.Split = None,
+    limit: options.Limit = None,
+    max_length: options.MaxLength = None,
     randomised: Annotated[int, typer.Option(help="Examples of the measure randomisation.")] = 16,
-    batch_size: BatchSize = 64,
+    batch_size: options.BatchSize = 64,
     skip_errors: Annotated[
         bool, typer.Option("--skip-errors", help="Leave out examples that cannot be judged.")
     ] = False,
-    untrained: Untrained = False,
-    resume: Resume = False,
-    engine: Engine = "local",
-    workers: Workers = None,
+    untrained: options.Untrained = False,
+    resume: options.Resume = False,
+    engine: options.Engine = "local",
+    workers: options.Workers = None,
     seed: Annotated[int, typer.Option(help="Seed of the ties, the intervals and the package's own grammar.")] = 0,
     table: Annotated[Path | None, typer.Option(help=f"Also write the table to this file: {endings(*TABLE)}.")] = None,
     plot: Annotated[Path | None, typer.Option(help=f"Also draw the league into this file: {endings(*PLOT)}.")] = None,
     page: Annotated[Path | None, typer.Option(help=f"Also write a page with the verdict: {endings(*PAGE)}.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace table, plot and page if they exist.")] = False,
-    progress: Progress = True,
+    progress: options.Progress = True,
 ) -> None:
     """Rank methods by measures of faithfulness: which score may be believed for this model and data?"""
     files = (("--table", table, TABLE), ("--plot", plot, PLOT), ("--page", page, PAGE))
@@ -117,7 +97,7 @@ def rank_command(
             str(FOLDER) if model == INSIDE else model, None, data,
             methods=with_edges(BY_DEFAULT if methods is None else listed(methods), edges or ()),
             measures=None if measures is None else listed(measures), blank=listed(blank), task=task,
-            layers=None if layers == ALL else numbers_of("--layers", layers), position=position_of(position),
+            layers=None if layers == options.ALL else numbers_of("--layers", layers), position=position_of(position),
             unit=unit, text_column=text_column, target_column=target_column, truth_column=truth_column, split=split,
             limit=limit, max_length=max_length, randomised=randomised, batch_size=batch_size,
             on_error="skip" if skip_errors else "raise", out=out, resume=resume, untrained=untrained,

@@ -34,12 +34,8 @@ def load(name: str) -> tuple[Any, Any]:
         return _load_gguf(folder)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(f"{name} is a folder without a config.json: save a model there with model.save_pretrained().")
-    if not folder.exists():
-        near = _near(name)
-        hint = f"Near it, on this machine: {', '.join(near)}. " if near else ""
-    else:
-        hint = ""
-    advice = hint + (
+    near = [] if folder.exists() else _near(name)
+    advice = (f"Near it, on this machine: {', '.join(near)}. " if near else "") + (
         "Give a folder that save_pretrained() wrote, with the tokenizer in it, or a hub name (and, behind a closed "
         "network, download it first)."
     )
@@ -105,7 +101,8 @@ def load_errors(name: str, advice: str, what: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # a damaged file can make its reader raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{name!r} could not be loaded{what and f' as {what}'}: {reason} {advice}") from error
+        stop = "" if reason.endswith((".", "!", "?", ":")) else "."
+        raise InputError(f"{name!r} could not be loaded{what and f' as {what}'}: {reason}{stop} {advice}") from error
 
 
 def _load_gguf(file: Path) -> tuple[Any, Any]:
@@ -114,15 +111,15 @@ def _load_gguf(file: Path) -> tuple[Any, Any]:
 
     if not file.is_file():
         raise InputError(f"{file} is not there, and a GGUF file was asked for: check the path.")
-    try:
-        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, **SAFE)
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **SAFE)
-    except ImportError as error:
-        raise InputError(
-            f"{file} is a GGUF file, and reading it needs two packages:  pip install gguf accelerate"
-        ) from error
-    untyped: Any = model  # transformers' eval() has no types
-    return untyped.eval(), tokenizer
+    with load_errors(str(file), "The file is damaged, or of an architecture that transformers does not read."):
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, **SAFE)
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **SAFE)
+        except ImportError as error:
+            raise InputError(
+                f"{file} is a GGUF file, and reading it needs two packages:  pip install gguf accelerate"
+            ) from error
+    return model.eval(), tokenizer
 
 
 def _model_class(config: Any) -> Any:

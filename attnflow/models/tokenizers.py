@@ -1,4 +1,4 @@
-"""The verb-number model's tokenizer: whole words, and part-of-speech tags for the rare ones."""
+"""Tokenizers of whole words: the verb-number model's, and a BERT-like one for examples and tests."""
 
 from __future__ import annotations
 

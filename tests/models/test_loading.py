@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attnflow import demo
+from attnflow.errors import InputError
 from attnflow.models.loading import OWN, load
 
 QUIET = """
@@ -68,3 +69,11 @@ def test_a_loaded_model_gives_the_same_logits(kind, tmp_path):
     ids = tokenizer("the key", return_tensors="pt")["input_ids"]
     with torch.no_grad():
         torch.testing.assert_close(again(ids).logits, model(ids).logits)
+
+
+def test_a_damaged_gguf_file_is_said_in_one_line(tmp_path):
+    pytest.importorskip("gguf")
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(b"GGUF\x03\x00\x00\x00garbage")
+    with pytest.raises(InputError, match=r"bad\.gguf' could not be loaded: .+\. The file is damaged, or of an archit"):
+        load(str(file))
