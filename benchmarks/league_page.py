@@ -18,6 +18,7 @@ TITLES = {
     "verb-shipped": "verb number, the model in the package",
     "verb-smollm2": "verb number, SmolLM2-135M",
     "sst2-minilm": "SST-2, MiniLM",
+    "sst2-minilm-twelve": "SST-2, MiniLM, twelve methods",
     "sst2-distilbert": "SST-2, DistilBERT",
     "agnews-minilm": "AG News, MiniLM",
 }
