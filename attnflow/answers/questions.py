@@ -26,7 +26,7 @@ from attnflow.errors import InputError, SelectionError
 from attnflow.files import as_path
 from attnflow.inputs.datasets import Row, Rows
 from attnflow.inputs.running import arguments
-from attnflow.inputs.tables import SUFFIXES, Table, open_table
+from attnflow.inputs.tables import Table, open_table
 from attnflow.numbers import at_least
 
 if TYPE_CHECKING:
@@ -264,9 +264,7 @@ def _table(name: str | os.PathLike[str]) -> Table:
     path = as_path(name, "dataset")
     if not path.is_file():
         raise InputError(f"{path} is not a file: give one of questions, or a list of dicts.")
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"{path} ends in {path.suffix or 'nothing'!r}. Use one of: {', '.join(SUFFIXES)}.")
-    return open_table(path, path.suffix)
+    return open_table(path)
 
 
 def _cell(name: str, value: str) -> Any:

@@ -42,11 +42,10 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
 def check_data(*files: str | None) -> None:
     """Refuse a file of data that is not there, before a model is loaded: a name with an ending is a file's."""
     from attnflow.files import as_path
-    from attnflow.inputs.tables import PACKED, SUFFIXES
+    from attnflow.inputs.tables import SUFFIXES, kind_of
 
     for path in (as_path(file, "DATA") for file in files if file is not None):
-        inner = path.with_suffix("") if path.suffix.lower() in PACKED else path
-        if inner.suffix.lower() in SUFFIXES and not path.exists():
+        if kind_of(path) in SUFFIXES and not path.exists():
             near = [p.name for p in path.parent.glob("*") if p.suffix == path.suffix] if path.parent.is_dir() else []
             raise AttnFlowError(f"{path} is not a file: nothing to read.{suggested(path.name, sorted(near))}")
 

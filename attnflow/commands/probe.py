@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from attnflow.probes.pronoun_data import PronounExample
     from attnflow.probes.rates import Rate
-    from attnflow.probes.winobias import PronounExample
 
 app = typer.Typer(no_args_is_help=True, help="The tasks of Abnar & Zuidema (2020): verb number and pronoun resolution.")
 INSIDE = "inside"
@@ -132,11 +132,10 @@ def pronouns(
 def _examples(
     text: str | None, referents: str | None, forms: str, pronoun: str, data: str | None, limit: int
 ) -> list[PronounExample]:
-    from attnflow.probes.pronoun_data import read as read_pronouns
-    from attnflow.probes.winobias import PAPER, PronounExample
+    from attnflow.probes.pronoun_data import PAPER, PronounExample, read
 
     if text is None:
-        return read_pronouns(data, limit) if data is not None else list(PAPER)[:limit]
+        return read(data, limit) if data is not None else list(PAPER)[:limit]
     if data is not None:
         raise AttnFlowError("--text asks about one sentence and --data about a data set: leave one of them out.")
     names, pair = _pair(referents or "", "--referents author,Sara"), _pair(forms, "--forms his,her")

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from attnflow.digests import digest_of
 from attnflow.errors import InputError
 from attnflow.files import as_path
-from attnflow.inputs.tables import PACKED, SUFFIXES, Table, open_table
+from attnflow.inputs.tables import SUFFIXES, Table, kind_of, open_table
 from attnflow.numbers import whole
 from attnflow.reprs import one_line
 
@@ -216,20 +215,13 @@ def open_data(
     return data.checked() if isinstance(dataset, Table) else data
 
 
-def _suffix(path: Path) -> str:
-    suffixes = [s.lower() for s in path.suffixes]
-    return suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in PACKED else path.suffix.lower()
-
-
 def _load(given: str | os.PathLike[str], split: str | None, streaming: bool) -> Any:
     path = as_path(given, "dataset")
-    name, suffix = str(given), _suffix(path)
+    name = str(given)
     if path.is_file():
-        if suffix not in SUFFIXES:
-            raise InputError(f"{name} ends in {suffix or 'nothing'!r}. Use one of: {', '.join(SUFFIXES)} (also .gz).")
-        return open_table(path, suffix)
-    if suffix in SUFFIXES:
-        raise InputError(f"{name} is not a file: nothing to compare on.")
+        return open_table(path)
+    if kind_of(path) in SUFFIXES:
+        raise InputError(f"{name} is not a file: nothing to read.")
     from datasets import load_dataset
 
     try:

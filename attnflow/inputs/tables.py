@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnflow import files
-from attnflow.errors import FileError, InputError
+from attnflow.errors import AttnFlowError, FileError, InputError
 from attnflow.reprs import one_line
 
 _PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -47,13 +46,16 @@ class Table:
         return self.kind in (".csv", ".tsv")
 
     def __iter__(self) -> Iterator[Any]:
-        with _refusals(self.path):
+        with refusals(self.path):
             yield from _READERS[self.kind](self.path)
 
 
-def open_table(path: Path, kind: str) -> Table:
-    """The table in a file; ``kind`` is one of ``SUFFIXES``."""
-    with _refusals(path):
+def open_table(path: Path) -> Table:
+    """The table in a file, by its ending."""
+    kind = kind_of(path)
+    if kind not in SUFFIXES:
+        raise InputError(f"{path} ends in {kind or 'nothing'!r}. Use one of: {', '.join(SUFFIXES)} (also .gz).")
+    with refusals(path):
         first = next(_READERS[kind](path), None)
     if first is None:
         raise InputError(f"{path} has 0 rows: give at least one.")
@@ -67,19 +69,34 @@ def open_table(path: Path, kind: str) -> Table:
 
 
 @contextmanager
-def _refusals(path: Path) -> Iterator[None]:
-    """What a file can do wrong, said with its name."""
+def refusals(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong while the user's file is read into an error that names it."""
     try:
-        with files.reading(path):
-            yield
-    except FileError as error:
-        cause = error.__cause__
-        if isinstance(cause, UnicodeDecodeError) or "invalid UTF8" in str(error):
+        yield
+    except AttnFlowError as error:
+        raise error if str(path) in str(error) else InputError(f"{path} cannot be used: {error}") from error
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except Exception as error:  # of the reader: the file may hold anything
+        if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in str(error):
             raise InputError(
                 f"{path} is not UTF-8. Write it anew, for instance:  "
                 f"iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}"
             ) from error
-        raise
+        raise InputError(
+            f"{path} cannot be read ({type(error).__name__}: {error}): it is damaged, or its content is not what its "
+            "ending says."
+        ) from error
+
+
+def kind_of(path: Path) -> str:
+    """The ending that says how a file is read, without that of its compression.
+
+    >>> kind_of(Path("a.CSV.gz")), kind_of(Path("a.txt"))
+    ('.csv', '.txt')
+    """
+    suffixes = [s.lower() for s in path.suffixes]
+    return suffixes[-2] if len(suffixes) > 1 and suffixes[-1] in PACKED else path.suffix.lower()
 
 
 def _stream(path: Path) -> Any:
@@ -135,8 +152,7 @@ def _json(path: Path) -> Iterator[Any]:
     """One object per line, or one list of objects."""
     first = next((line for line in _lines(path) if line.strip()), "")
     if first.lstrip().startswith("["):
-        found = _parsed("\n".join(_lines(path)), f"{path}")
-        yield from found
+        yield from _parsed("\n".join(_lines(path)), str(path))
         return
     for number, line in enumerate(_lines(path), 1):
         if line.strip():

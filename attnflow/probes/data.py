@@ -8,14 +8,13 @@
 a name                   the same through ``datasets``: ``nyu-mll/blimp:regular_plural_subject_verb_agreement_1``
 =======================  ==============================================================================
 
-Examples of the pronoun probe are in :mod:`attnflow.probes.winobias`.
+Examples of the pronoun probe are in :mod:`attnflow.probes.pronoun_data`.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from attnflow.errors import InputError
+from attnflow.inputs.tables import open_table, refusals
 
 NUMBERS = {"sing": "singular", "plur": "plural"}
 AGREEMENT = "subject_verb_agreement"
@@ -67,7 +67,10 @@ def read(data: str | os.PathLike[str], limit: int | None = None) -> list[VerbExa
         raise InputError(f"{path} is {what}, and verb-number examples are in {endings()} files. Give one of them.")
     if reader is None and (path.suffix or str(data).startswith((".", "/"))):
         raise InputError(f"{path} is not there, and examples were asked from it: check the path.")
-    return list(islice(read_dataset(str(data)) if reader is None else reader(path), limit))
+    if reader is None:
+        return list(islice(read_dataset(str(data)), limit))
+    with refusals(path):
+        return list(islice(reader(path), limit))
 
 
 def endings() -> str:
@@ -153,7 +156,11 @@ def read_tab(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
             else:
                 yield _from_forms(first, row, f"{path} line {number}")
     if waiting:
-        raise InputError(f"{path} has one form alone for {len(waiting)} sentences, and two are compared: {key}.")
+        alone = " ".join(next(iter(waiting)))
+        raise InputError(
+            f"{path} has one form alone for {len(waiting)} sentences, and two are compared. The first is {alone!r} "
+            "(pattern, constr_id, sent_id)."
+        )
 
 
 def _from_forms(first: Mapping[str, str], second: Mapping[str, str], where: str) -> VerbExample:
@@ -176,9 +183,14 @@ def read_table(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
         yield from from_rows(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE), str(path))
 
 
-def _open(path: Path) -> TextIO:
+def _there(path: Path) -> Path:
     if not path.is_file():
         raise InputError(f"{path} is not there, and examples were asked from it: check the path.")
+    return path
+
+
+def _open(path: Path) -> TextIO:
+    _there(path)
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8", newline="")
     return path.open(encoding="utf-8", newline="")
@@ -189,8 +201,7 @@ def read_blimp(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
 
     The two sentences differ in the verb, or (two-prefix sets) in the subject alone; other pairs are left out.
     """
-    with _open(Path(path)) as file:
-        yield from from_rows((json.loads(line) for line in file if line.strip()), str(path))
+    yield from from_rows(open_table(_there(Path(path))), str(path))
 
 
 def read_dataset(name: str) -> Iterable[VerbExample]:
@@ -216,7 +227,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], origin: str = "the rows") -> It
     >>> next(iter(from_rows(rows)))
     VerbExample(prefix='The keys to the cabinet', label='plural', verb='are', other='is', rest='here.', subject=None, attractors=None, kind='', against='')
     """  # noqa: E501
-    for row in rows:
+    for number, row in enumerate(rows):
         convert = next((convert for columns, convert in TABLES.items() if columns <= set(row)), None)
         if convert is None:
             raise InputError(
@@ -228,7 +239,12 @@ def from_rows(rows: Iterable[Mapping[str, Any]], origin: str = "the rows") -> It
                 f"{origin} holds pairs of {row['linguistics_term']} ({row.get('UID', 'BLiMP')}), and the verb-number "
                 f"probe asks about {AGREEMENT}: use for instance regular_plural_subject_verb_agreement_1."
             )
-        found = convert(row)
+        try:
+            found = convert(row)
+        except (ValueError, TypeError, IndexError) as error:
+            raise InputError(
+                f"Row {number} (from 0) of {origin} is no verb-number example ({error}): {dict(row)!r}"
+            ) from None
         if found is not None:
             yield found
 

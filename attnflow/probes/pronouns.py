@@ -16,10 +16,9 @@ import numpy.typing as npt
 import torch
 
 from attnflow.errors import InputError, SelectionError
+from attnflow.probes.pronoun_data import GAP, PAPER, PronounExample, Span, read_winobias
 from attnflow.probes.rates import Rate, rates
-from attnflow.probes.scoring import kind_of, log_probabilities, scores, word_ids
-from attnflow.probes.unknown import by_unknown, is_unknown, warn_unknown
-from attnflow.probes.winobias import GAP, PAPER, PronounExample, Span, read_winobias
+from attnflow.probes.scoring import by_unknown, is_unknown, kind_of, log_probabilities, scores, warn_unknown, word_ids
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import find, names
 
@@ -159,7 +158,7 @@ def probe(
     choice = int(odds[1] > odds[0])
     encoding, position, pair = asked.where_answers_part()
     target = (pair[choice], pair[1 - choice])
-    found = scores(model, tokenizer, encoding, methods, position, target, position, residual=residual, blank=blank)
+    found = scores(model, tokenizer, encoding, methods, position, target, residual=residual, blank=blank)
     pairs = {
         name: np.stack([r.scores[:, places].sum(1) for places in asked.referents], 1).astype(np.float64)
         for name, r in found.items()
@@ -198,12 +197,12 @@ def _question(tokenizer: Any, example: PronounExample, kind: str, mode: str) -> 
     else:
         text = example.with_pronoun(tokenizer.mask_token)
         answers = _answers(tokenizer, example.forms, whole=True)
-    encoding = tokenizer(text, return_tensors="pt", return_offsets_mapping=True) if tokenizer.is_fast else None
-    if encoding is None:
+    if not tokenizer.is_fast:
         raise InputError(
             f"{type(tokenizer).__name__} has no character offsets, and the referents are found by them. "
             "Load the fast one:  AutoTokenizer.from_pretrained(name, use_fast=True)"
         )
+    encoding = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
     offsets = [tuple(pair) for pair in encoding.pop("offset_mapping")[0].tolist()]
     shift = len(tokenizer.mask_token) - (example.pronoun[1] - example.pronoun[0]) if kind == "masked" else 0
     places = tuple(_places(offsets, span, example, shift) for span in example.referents)
@@ -331,11 +330,10 @@ def table(results: Sequence[Result]) -> pd.DataFrame:
     rows = []
     for method in results[0].scores:
         agree = np.stack([r.agrees(method) for r in results])
+        first = np.array([r.choice == 0 for r in results])
         for column, layer in enumerate(_layer_names(results[0], method)):
-            rate = Rate(method, float(agree[:, column].sum()), len(results))
-            ties = float((agree[:, column] == 0.5).mean())
-            ahead = np.array(
-                [r.agrees(method)[column] if r.choice == 0 else 1 - r.agrees(method)[column] for r in results]
-            )
-            rows.append([method, layer, rate.share, *rate.interval, rate.count, ties, float(ahead.mean())])
+            found = agree[:, column]
+            rate = Rate(method, float(found.sum()), len(results))
+            ties, ahead = float((found == 0.5).mean()), float(np.where(first, found, 1 - found).mean())
+            rows.append([method, layer, rate.share, *rate.interval, rate.count, ties, ahead])
     return pd.DataFrame(rows, columns=["method", "layer", "share", "low", "high", "n", "ties", "first"])

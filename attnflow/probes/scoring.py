@@ -1,21 +1,24 @@
-"""What both probes need of a model: its kind, the odds of two words at a position, and the scores of every method."""
+"""What both probes need: the kind of a model, its log-probabilities, the scores of every method, unknown words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from attnflow.comparing.scorer import Scorer
-from attnflow.errors import InputError, SelectionError
+from attnflow.errors import AttnFlowWarning, InputError, SelectionError
 from attnflow.inputs.example import one_example
 from attnflow.inputs.running import undisturbed
+from attnflow.probes.rates import Rate
 from attnflow.relevance import Relevance
 from attnflow.scoring.registry import calls
 
-KINDS = ("classifier", "masked", "causal")
+T = TypeVar("T")
+MARK = "<unk>"
 
 
 def kind_of(model: Any, labels: Sequence[str] = ()) -> str:
@@ -30,7 +33,7 @@ def kind_of(model: Any, labels: Sequence[str] = ()) -> str:
     if labels and known == set(labels):
         return "classifier"
     name = type(model).__name__
-    if name.endswith("ForMaskedLM") or name in ("BertForPreTraining", "AlbertForPreTraining"):
+    if name.endswith("ForMaskedLM"):
         return "masked"
     ask = getattr(model, "can_generate", None)
     if callable(ask) and ask() and not getattr(config, "is_encoder_decoder", False):
@@ -42,20 +45,14 @@ def kind_of(model: Any, labels: Sequence[str] = ()) -> str:
     )
 
 
-def word_ids(tokenizer: Any, word: str, spaced: bool = True) -> list[int]:
+def word_ids(tokenizer: Any, word: str) -> list[int]:
     """The ids of a word inside a sentence: after a space, where that makes a difference to the tokenizer."""
-    bare = list(tokenizer(word, add_special_tokens=False)["input_ids"])
-    if not spaced:
-        return bare
     # A word between spaces is not always one token more than the space: compare against a word that stands before it.
     lead = list(tokenizer("a", add_special_tokens=False)["input_ids"])
     both = list(tokenizer(f"a {word}", add_special_tokens=False)["input_ids"])
-    return both[len(lead) :] if both[: len(lead)] == lead and len(both) > len(lead) else bare
-
-
-def encode(tokenizer: Any, text: str) -> Any:
-    """Tensors of one text, with what the tokenizer puts around it."""
-    return tokenizer(text, return_tensors="pt")
+    if both[: len(lead)] == lead and len(both) > len(lead):
+        return both[len(lead) :]
+    return list(tokenizer(word, add_special_tokens=False)["input_ids"])
 
 
 @torch.no_grad()
@@ -72,22 +69,21 @@ def scores(
     tokenizer: Any,
     encoding: Any,
     methods: Sequence[str],
-    position: int | str,
+    position: int | None,
     target: Any,
-    read: int | None = None,
     **options: Any,
 ) -> dict[str, Relevance]:
     """Scores of every method for one output position of one example: rows are layers, columns input positions.
 
     Args:
-        position: the row of attention: the position at which the model decides.
+        position: the output position at which the model decides, and whose attention is read; None for a classifier,
+            which is read at [CLS], or at the last position of a causal one.
         target: the class or token, or pair of them, that is explained.
-        read: the output position at which it is read; None where the model gives one output for the whole text.
         options: given to those methods that take them (``residual``, ``blank``, ``reduce``).
     """
     with undisturbed(model) as module:
         example = one_example(module, tokenizer, encoding)
-        goal, _ = example.goal(target, read, None)
+        goal, _ = example.goal(target, position, None)
         scorer = Scorer(example, goal, position)
         out: dict[str, Relevance] = {}
         for call in calls("methods", tuple(methods)):
@@ -113,3 +109,33 @@ def natural(text: str) -> str:
         text = text.replace(mark, sign)
     text = _NO_SPACE_BEFORE.sub("", text).replace("( ", "(")
     return text[:1].upper() + text[1:]
+
+
+def is_unknown(tokenizer: Any, ids: Iterable[int], text: str = "") -> bool:
+    """True where a word was lost: ``ids`` hold the tokenizer's unknown token, or the data wrote ``<unk>`` for a word.
+
+    A tokenizer that has one token for "unknown" and for the beginning or end of a text (GPT-2 and other byte-level
+    ones) knows every word.
+    """
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    ends = {getattr(tokenizer, name, None) for name in ("bos_token_id", "eos_token_id")}
+    return MARK in text.split() or (unknown is not None and unknown not in ends and unknown in set(ids))
+
+
+def by_unknown(items: Sequence[T], unknown: Callable[[T], bool], right: Callable[[T], bool]) -> list[Rate]:
+    """The share of right choices where a word is unknown, and where all are known."""
+    parts = {f"with {MARK}": [i for i in items if unknown(i)], f"without {MARK}": [i for i in items if not unknown(i)]}
+    return [Rate(name, float(sum(map(right, part))), len(part)) for name, part in parts.items()]
+
+
+def warn_unknown(lost: int, total: int, found: Sequence[Rate]) -> None:
+    """Warn with the share of sentences that have an unknown word, and the accuracy with and without them."""
+    if not lost:
+        return
+    right = "; ".join(f"{rate.share:.3f} {rate.name} (n = {rate.count})" for rate in found if rate.count)
+    warnings.warn(
+        f"{lost} of {total} sentences ({lost / total:.0%}) contain {MARK}, a word that the tokenizer does not know"
+        f"{'. Right choices: ' if right else ''}{right}.",
+        AttnFlowWarning,
+        stacklevel=3,
+    )

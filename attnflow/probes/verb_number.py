@@ -18,11 +18,10 @@ import torch
 from attnflow.correlation import correlate
 from attnflow.errors import InputError, SelectionError
 from attnflow.models.shipped import LABELS
-from attnflow.models.shipped import load as load
+from attnflow.models.shipped import load as load  # where users look for it
 from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean, Rate, rates
-from attnflow.probes.scoring import kind_of, scores
-from attnflow.probes.unknown import by_unknown, warn_unknown
+from attnflow.probes.scoring import by_unknown, kind_of, scores, warn_unknown
 from attnflow.probes.verb_questions import margins, other_label, query
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import find, names
@@ -162,9 +161,10 @@ def layers(
 ) -> Layers:
     """How well each attention method ranks the inputs as gradients and blank-out do (Tables 1 and 2 of the paper).
 
-    For every example the row of attention at the deciding position (CLS of a classifier, the mask, the last word
-    before the verb) is compared with the importance of the inputs for the right form: a classifier's right class, a
-    language model's right form against the wrong one. ``blank="unk"`` and ``reduce="paper"`` are the paper's choices.
+    For every example the row of attention at the deciding position (CLS of a classifier, or the last position of a
+    causal one; the mask; the last word before the verb) is compared with the importance of the inputs for the right
+    form: a classifier's right class, a language model's right form against the wrong one. ``blank="unk"`` and
+    ``reduce="paper"`` are the paper's choices.
     """
     methods = tuple(names("attention", shown=True) if methods is None else dict.fromkeys(methods))
     references = tuple(names("model", shown=True) if references is None else dict.fromkeys(references))
@@ -203,5 +203,4 @@ def _scored(
             continue
         ids = torch.tensor([asked.ids])
         encoding = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        read = None if kind == "classifier" else asked.position
-        yield scores(model, tokenizer, encoding, methods, asked.position, asked.target(kind), read, **options)
+        yield scores(model, tokenizer, encoding, methods, asked.position, asked.target(kind), **options)

@@ -11,8 +11,7 @@ import torch
 from attnflow.errors import InputError
 from attnflow.models.shipped import LABELS
 from attnflow.probes.data import VerbExample
-from attnflow.probes.scoring import natural, word_ids
-from attnflow.probes.unknown import is_unknown
+from attnflow.probes.scoring import is_unknown, natural, word_ids
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Query:
 
     Attributes:
         ids: what the model reads.
-        position: where it answers.
+        position: where it answers; None for a classifier, which has one answer for the whole text.
         right, wrong: the class, or the first token, of the right and of the wrong form; ``wrong`` is None where two
             prefixes are compared.
         verb: all tokens of the verb, where two prefixes are compared.
@@ -30,7 +29,7 @@ class Query:
     """
 
     ids: list[int]
-    position: int
+    position: int | None
     right: int
     wrong: int | None
     verb: tuple[int, ...] = ()
@@ -58,7 +57,7 @@ def query(model: Any, tokenizer: Any, example: VerbExample, kind: str) -> Query 
         if len(encoded) > limit:
             return None
         lost = is_unknown(tokenizer, encoded, example.prefix)
-        return Query(encoded, 0, ids[example.label], ids[other_label(example.label)], unknown=lost)
+        return Query(encoded, None, ids[example.label], ids[other_label(example.label)], unknown=lost)
     if example.against:
         return _two_prefixes(tokenizer, example, kind)
     if not example.verb or not example.other:
@@ -97,13 +96,20 @@ def _text(example: VerbExample, kind: str) -> str:
 
 @torch.no_grad()
 def margins(model: Any, queries: Sequence[Query]) -> list[float]:
-    """Log-odds of right against wrong; rows are padded on the right, where nothing changes for the others."""
+    """Log-odds of right against wrong, from one forward pass; shorter rows are padded on the right.
+
+    The padding is the model's own: a causal classifier answers at the last position that is not padding. One that
+    names no padding takes a single row at a time.
+    """
     device = next(model.parameters()).device
     rows = [row for q in queries for row in (q, q.against) if row is not None]
     # The pieces of a verb are read one after another, each behind those before it.
     given = [[*row.ids, *row.verb[:-1]] for row in rows]
+    pad = getattr(model.config, "pad_token_id", None)
+    if pad is None and rows[0].position is None and len(rows) > 1:
+        return [margin for q in queries for margin in margins(model, [q])]
     width = max(map(len, given))
-    ids = torch.zeros(len(given), width, dtype=torch.long)
+    ids = torch.full((len(given), width), pad or 0, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for i, own in enumerate(given):
         ids[i, : len(own)] = torch.tensor(own)
@@ -115,8 +121,8 @@ def margins(model: Any, queries: Sequence[Query]) -> list[float]:
 
 def _value(logits: torch.Tensor, row: Query) -> float:
     """The log-odds of two forms, or the log-probability of the one form that there is."""
-    if row.wrong is not None:
-        at = logits if logits.ndim == 1 else logits[row.position]
+    if row.position is None or row.wrong is not None:
+        at = logits if row.position is None else logits[row.position]
         return float(at[row.right] - at[row.wrong])
     found = logits[row.position : row.position + len(row.verb)].log_softmax(-1)
     return float(sum(found[i, token] for i, token in enumerate(row.verb)))

@@ -198,3 +198,16 @@ def test_a_new_form_of_file_is_a_function_and_a_line(tmp_path, monkeypatch):
     (tmp_path / "mine.words").write_text("the keys\nthe men\n")
     assert [e.prefix for e in read(tmp_path / "mine.words", 1)] == ["the keys"]
     assert data.endings().endswith(".jsonl or .words")
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("a.jsonl", b'{"prefix": "a", "label": "plural"}\n{bad\n', "line 2 is not JSON"),
+    ("a.tsv", b"prefix\tlabel\tattractors\nthe key\tsingular\tx\n", r"Row 0 .*a.tsv is no verb-number example .*'x'"),
+    ("a.tsv", b"sentence\tverb_pos\tverb_index\nthe key is\tVBZ\t9\n", "Row 0 .*a.tsv is no verb-number example"),
+    ("a.tsv", b"prefix\tlabel\n\xff\xfe\tsingular\n", "a.tsv is not UTF-8"),
+    ("a.tsv.gz", b"no", "Cannot read .*a.tsv.gz"),
+])  # fmt: skip
+def test_damaged_files_are_refused_with_the_place(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(AttnFlowError, match=said):
+        data.read(tmp_path / name)

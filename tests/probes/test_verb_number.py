@@ -7,10 +7,10 @@ import torch
 from attnflow import AttnFlowError, blankout, capture, rollout
 from attnflow.correlation import correlate
 from attnflow.errors import AttnFlowWarning
+from attnflow.models.tokenizers import word_tokenizer
 from attnflow.probes import grammar, verb_number
 from attnflow.probes.data import VerbExample
-from attnflow.probes.scoring import kind_of, natural, word_ids
-from attnflow.probes.unknown import is_unknown
+from attnflow.probes.scoring import is_unknown, kind_of, natural, word_ids
 
 
 @pytest.fixture
@@ -178,6 +178,36 @@ def test_sentences_are_written_as_people_do():
 
 def test_words_are_looked_up_behind_a_space(masked):
     tokenizer = masked[1]
-    assert (
-        word_ids(tokenizer, "is") == [tokenizer.convert_tokens_to_ids("is")] == word_ids(tokenizer, "is", spaced=False)
-    )
+    assert word_ids(tokenizer, "is") == [tokenizer.convert_tokens_to_ids("is")]
+
+
+@pytest.mark.parametrize("pad", [None, 0, 5])
+def test_a_causal_classifier_answers_at_its_last_word_whatever_stands_beside_it(pad):
+    from transformers import GPT2Config, GPT2ForSequenceClassification
+
+    tokenizer, labels = word_tokenizer(grammar.vocabulary()), {"singular": 0, "plural": 1}
+    torch.manual_seed(0)
+    config = GPT2Config(
+        n_layer=2, n_embd=16, n_head=2, vocab_size=len(tokenizer), pad_token_id=pad, bos_token_id=None,
+        eos_token_id=None, label2id=labels, id2label={i: name for name, i in labels.items()},
+    )  # fmt: skip
+    model = GPT2ForSequenceClassification(config).eval()
+    examples = grammar.sentences(6)
+    alone = [verb_number.choose(model, tokenizer, [e])[0].margin for e in examples]
+    assert [c.margin for c in verb_number.choose(model, tokenizer, examples)] == pytest.approx(alone, abs=1e-5)
+    found = verb_number.layers(model, tokenizer, examples[:2], methods=["raw"], references=["gradient"])
+    assert np.isfinite(found.values["raw", "gradient"]).all(), "the first row sees one token, and ranks nothing"
+
+
+def test_a_model_of_pretraining_is_refused_for_its_two_heads():
+    from transformers import BertConfig, BertForPreTraining
+
+    sizes = {
+        "vocab_size": 20,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    with pytest.raises(AttnFlowError, match=r"BertForPreTraining has none of the heads.*AutoModelForMaskedLM"):
+        kind_of(BertForPreTraining(BertConfig(**sizes)))
