@@ -1,4 +1,4 @@
-"""The function ``attribute``."""
+"""``attribute``: from a prompt and its answer to the record of what the answer drew on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from attnflow.capturing.notes import name_of
 from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.inputs.encode import device_of
 from attnflow.inputs.naming import plain_tokenizer
-from attnflow.inputs.running import arguments, model_errors, undisturbed, unpack
+from attnflow.inputs.running import arguments, generates, model_errors, undisturbed, unpack
 from attnflow.numbers import at_least, is_whole, word
 
 F64 = npt.NDArray[np.float64]
@@ -134,6 +134,8 @@ def _each(
 
 @dataclass(frozen=True)
 class _Wanted:
+    """What was asked for, checked."""
+
     methods: tuple[str, ...]
     by_default: bool
     units: str
@@ -141,6 +143,11 @@ class _Wanted:
     ways: tuple[str, ...]
     instead: str | None
     max_new_tokens: int | None
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "methods": list(self.methods), "units": self.units, "check_by": list(self.ways), "instead": self.instead,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +184,7 @@ class _Job:
             self.prompt.text, self.reading.answer, self.sources, units, tuple(map(str, tokens))[: self.run.positions],
             self.owners, scores, {}, () if logprobs is None else tuple(map(float, logprobs)),
             wanted.methods[0] if wanted.methods[0] in scores else next(iter(scores)), name_of(self.run.model),
-            wanted.instead, pictures, _told(wanted), (*self.notes, *notes), None if self.run.apart else 0,
+            wanted.instead, pictures, wanted.settings(), (*self.notes, *notes), None if self.run.apart else 0,
         )  # fmt: skip
         return self._checked(found, wanted, other, advance) if wanted.check else found
 
@@ -310,7 +317,7 @@ def _read(
     notes: tuple[str, ...] = () if text is not None else ("The answer is the model's own.",)
     if seen is not None and found is seen.sources:
         notes += seen.notes
-    return _Job(run, given, replace(reading, offsets=tuple(offsets)), found, whole, seen, notes)
+    return _Job(run, given, reading, found, whole, seen, notes)
 
 
 def _answered(
@@ -342,7 +349,7 @@ def _generated(
     from transformers import StoppingCriteria, StoppingCriteriaList
 
     config: Any = getattr(model, "generation_config", None)
-    if config is None or not getattr(model, "can_generate", lambda: False)():
+    if config is None or not generates(model):
         raise InputError(
             f"answer=None, and {type(model).__name__} cannot generate. Give the answer, or load the model with a "
             "language head:  AutoModelForCausalLM.from_pretrained(name)"
@@ -393,13 +400,6 @@ def _split(reading: Reading, units: str) -> tuple[Unit, ...]:
         if mine:
             out.append(Unit(text[a:b], a, b, mine[0], mine[-1] + 1, "sentence"))
     return tuple(out)
-
-
-def _told(wanted: _Wanted) -> dict[str, Any]:
-    return {
-        "methods": list(wanted.methods), "units": wanted.units, "check_by": list(wanted.ways),
-        "instead": wanted.instead,
-    }  # fmt: skip
 
 
 def _units(units: str) -> str:

@@ -75,8 +75,7 @@ def _entrance(model: nn.Module, inside: bool, leaves: list[Tensor]) -> Iterator[
         return args, {**kwargs, "hidden_states": fresh(kwargs["hidden_states"])}
 
     if inside:
-        handle = _layers(model)[0].register_forward_pre_hook(before, with_kwargs=True)
-        handles = [handle]
+        handles = [_layers(model)[0].register_forward_pre_hook(before, with_kwargs=True)]
     else:
         # An encoder may have a table of its own, with the same rows as the model's.
         table: Any = model.get_input_embeddings()  # type: ignore[operator]

@@ -52,7 +52,7 @@ class Seen:
         if not isinstance(answer, str) or not answer.strip():
             raise InputError(f"The answer is {answer!r}, which has no word to attribute. Give a text.")
         made, spans = encoded(tokenizer, answer, False, False)
-        return Reading(tuple(self.ids), (), tuple(made), answer, tuple(spans))
+        return Reading(tuple(self.ids), tuple(made), answer, tuple(spans))
 
 
 def read_images(model: nn.Module, processor: Any, text: str, images: Any, device: torch.device) -> Seen | None:

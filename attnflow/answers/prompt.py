@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from attnflow.answers.sources import Piece, Span
@@ -185,19 +185,15 @@ class Reading:
 
     Attributes:
         ids: of the prompt.
-        offsets: the characters of each of them in the prompt.
         answer_ids: of the answer.
         answer: its text.
         answer_offsets: the characters of each of its tokens.
-        batch: what else the model is given, such as pixels.
     """
 
     ids: tuple[int, ...]
-    offsets: tuple[Span, ...]
-    answer_ids: tuple[int, ...] = ()
-    answer: str = ""
-    answer_offsets: tuple[Span, ...] = ()
-    batch: Mapping[str, Any] = field(default_factory=dict)
+    answer_ids: tuple[int, ...]
+    answer: str
+    answer_offsets: tuple[Span, ...]
 
 
 def encoded(tokenizer: Any, text: str, special: bool, ends: bool) -> tuple[list[int], list[Span]]:
@@ -229,14 +225,14 @@ def read_answer(tokenizer: Any, prompt: Prompt, ids: Sequence[int], answer: str,
         )
     if apart:
         made, spans = encoded(tokenizer, answer, False, False)
-        return Reading(tuple(ids), (), tuple(made), answer, tuple(spans))
+        return Reading(tuple(ids), tuple(made), answer, tuple(spans))
     whole, spans = encoded(tokenizer, prompt.text + answer, prompt.special, False)
     start = len(ids)
     if whole[:start] != list(ids) or len(whole) == start:
         raise _joined(plain_tokenizer(tokenizer), prompt, ids, whole, spans, answer)
     n = len(prompt.text)
     behind = tuple((max(a - n, 0), max(b - n, 0)) for a, b in spans[start:])
-    return Reading(tuple(ids), (), tuple(whole[start:]), answer, behind)
+    return Reading(tuple(ids), tuple(whole[start:]), answer, behind)
 
 
 def _joined(
@@ -281,7 +277,7 @@ def read_generated(tokenizer: Any, ids: Sequence[int], made: Sequence[int]) -> R
     ends = [min(e, len(answer)) for e in ends]
     starts = [0, *ends[:-1]]
     spans = tuple((min(a, b), b) for a, b in zip(starts, ends, strict=True))
-    return Reading(tuple(ids), (), tuple(kept), answer, spans)
+    return Reading(tuple(ids), tuple(kept), answer, spans)
 
 
 def check_length(model: Any, tokens: int, answer: int, apart: bool) -> None:

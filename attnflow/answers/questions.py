@@ -227,6 +227,8 @@ def cite(
     checked_count(check)
     if max_new_tokens is not None:
         max_new_tokens = at_least(max_new_tokens, 1, "max_new_tokens")
+    if limit is not None:
+        limit = at_least(limit, 1, "limit")
     job = Asking(chosen, sources, check, _way(check_by), max_new_tokens, on_error)
     data = Rows(tuple(_rows(dataset, limit)))
     settings = {"model": identity(model, tokenizer, out is not None), **job.settings()}

@@ -6,6 +6,7 @@ position *t* of the decoder. The columns are the positions of the prompt, then t
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,16 +23,13 @@ from attnflow.errors import SelectionError
 from attnflow.inputs.decoder import start_token
 from attnflow.inputs.running import model_errors, undisturbed
 from attnflow.numbers import listed, word
-from attnflow.scoring.direct import direct
-from attnflow.scoring.flow.flow import flow
-from attnflow.scoring.raw import raw
 from attnflow.scoring.registry import find, names
-from attnflow.scoring.rollout import rollout
 from attnflow.scoring.rollout_stream import STORED_BYTES, rollout_rows
 
 F64 = npt.NDArray[np.float64]
 GRADIENTS = ("gradient", "input_x_gradient")
-_READ: dict[str, Callable[..., Any]] = {"raw": raw, "direct": direct, "rollout": rollout, "flow": flow}
+_READABLE = ("raw", "direct", "rollout", "flow")
+"""Methods of attention that attribute an answer, each also with other edges by name, such as "direct:alti"."""
 _BY_ROWS = ("attention", "norm", "alti")
 """Edges of which the rows that are needed can be had without the others."""
 
@@ -104,8 +102,6 @@ def make_run(
 
 def takes(model: nn.Module, name: str) -> bool:
     """Whether the model's forward has such an argument."""
-    import inspect
-
     return name in inspect.signature(model.forward).parameters
 
 
@@ -123,14 +119,14 @@ def check_methods(methods: str | Sequence[str]) -> tuple[str, ...]:
     chosen = (methods,) if isinstance(methods, str) else tuple(word(m, "methods") for m in listed(methods, "methods"))
     for name in chosen:
         base, _, edges = name.partition(":")
-        if name in GRADIENTS or (base in _READ and (not edges or find(name, "attention", "methods"))):
+        if name in GRADIENTS or (base in _READABLE and (not edges or find(name, "attention", "methods"))):
             continue
-        known = ", ".join([*(n for n in names("attention") if n in _READ), *GRADIENTS])
+        known = ", ".join([*(n for n in names("attention") if n in _READABLE), *GRADIENTS])
         raise SelectionError(
             f"methods: {name!r} does not attribute an answer. Use {known}; with other edges, for instance direct:alti."
         )
     if not chosen:
-        raise SelectionError(f"methods is empty: choose from {', '.join([*_READ, *GRADIENTS])}.")
+        raise SelectionError(f"methods is empty: choose from {', '.join([*_READABLE, *GRADIENTS])}.")
     return tuple(dict.fromkeys(chosen))
 
 
@@ -138,19 +134,20 @@ def read(run: Run, method: str) -> tuple[F64, tuple[str, ...]]:
     """(``[tokens, positions]``: how much each token of the answer drew on each position; notes)."""
     base, _, edges = method.partition(":")
     edges = edges or "attention"
+    score = find(base).function
     if base == "rollout" and edges == "attention" and not run.apart:
         found = rollout_rows(run.model, None, rows=run.rows, inputs=run.lean())
         return np.asarray(found.scores[:, : run.positions], np.float64), found.notes
     if base in ("raw", "direct") and edges in _BY_ROWS:
         attention = _captured(run, edges, run.rows)
-        result = _READ[base](_text_tower(attention), layer=-1)
+        result = score(_text_tower(attention), layer=-1)
         return np.asarray(result.scores[-1][:, : run.positions], np.float64), result.notes
     _refuse_long(run, method)
     attention = _text_tower(_captured(run, edges, None))
     if base in ("raw", "direct"):
-        result = _READ[base](attention, layer=-1)
+        result = score(attention, layer=-1)
         return np.asarray(result.scores[-1][run.rows, : run.positions], np.float64), result.notes
-    rows = [_READ[base](attention, layer=-1, position=row) for row in run.rows]
+    rows = [score(attention, layer=-1, position=row) for row in run.rows]
     scores = np.stack([r.scores[-1][: run.positions] for r in rows])
     return np.asarray(scores, np.float64), rows[0].notes
 

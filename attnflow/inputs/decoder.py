@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -11,13 +10,14 @@ import torch
 
 from attnflow.errors import InputError
 from attnflow.inputs.naming import plain_tokenizer
+from attnflow.inputs.running import evaluating, generates
 
 # Their heads read the decoder's states at the places of the input: no other decoder input would do.
 _READERS = ("ForSequenceClassification", "ForQuestionAnswering")
 
 
 class Origin(Enum):
-    """Where the decoder's input comes from, and how settings tell it."""
+    """Where the decoder's input comes from, in the words of the settings."""
 
     GIVEN = "given"
     TEXT = "text_target"
@@ -25,8 +25,8 @@ class Origin(Enum):
     MIRRORED = "the input again, as the model itself gives it to its decoder"
     START = "start token"
 
-    def told(self, max_new_tokens: int) -> dict[str, Any]:
-        """What settings say of it."""
+    def settings(self, max_new_tokens: int) -> dict[str, Any]:
+        """What a result says about it."""
         return {"decoder": self.value} | ({"max_new_tokens": max_new_tokens} if self is Origin.GREEDY else {})
 
 
@@ -47,7 +47,7 @@ def decoder_ids(
     start = start_token(model)
     if text_target is not None:
         return *_target(tokenizer, text_target, start, lead), Origin.TEXT
-    if getattr(model, "can_generate", lambda: False)():
+    if generates(model):
         made = _greedy(model, batch, max_new_tokens)
         if made is not None:
             return *_until_end(model, made), Origin.GREEDY
@@ -66,7 +66,7 @@ def _mirrored(model: Any, batch: Mapping[str, Any]) -> torch.Tensor | None:
         lambda _, given, named: seen.append(named.get("input_ids", given[0] if given else None)), with_kwargs=True
     )
     try:
-        with _still(model):
+        with evaluating(model), torch.no_grad():
             model(**batch)
     finally:
         hook.remove()
@@ -109,26 +109,12 @@ def _target(
 def _greedy(model: Any, batch: Mapping[str, Any], max_new_tokens: int) -> torch.Tensor | None:
     """The model's own output; None if it cannot be made from what was given."""
     try:
-        with _still(model):
+        with evaluating(model), torch.no_grad():
             made = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=max_new_tokens)
     except (ValueError, TypeError, RuntimeError, AttributeError, KeyError, IndexError, NotImplementedError):
         return None
     ids = made if isinstance(made, torch.Tensor) else getattr(made, "sequences", None)
     return ids if isinstance(ids, torch.Tensor) and ids.ndim == 2 and not ids.is_floating_point() else None
-
-
-@contextmanager
-def _still(model: Any) -> Iterator[None]:
-    """Gradients and dropout off; afterwards every module is in the mode that it had before."""
-    training = [m for m in model.modules() if m.training]
-    try:
-        for module in training:
-            module.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _until_end(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from attnflow.errors import InputError, SelectionError
+from attnflow.inputs.limits import word_embeddings
 from attnflow.inputs.running import model_errors
 from attnflow.numbers import word
 
@@ -245,7 +246,7 @@ def _slot(model: nn.Module, inputs: Mapping[str, Any], name: str, route: str, ca
     # The decoder's ids may equal the encoder's: the encoder is called first.
     exact = exact[::-1] if name.startswith("decoder") else exact
     found = _table(model, ids, exact)
-    named = _named(model)
+    named = word_embeddings(model)
     if route == "inputs_embeds":
         module = named if found is None else found.module
         accepted = IDS[name] in inspect.signature(model.forward).parameters
@@ -260,19 +261,11 @@ def _slot(model: nn.Module, inputs: Mapping[str, Any], name: str, route: str, ca
 def _table(model: nn.Module, ids: Tensor, exact: Sequence[_Call]) -> _Call | None:
     """The call that looks up words, of those with exactly the ids."""
     # Tables of positions may be called with the ids too, for their shape alone (BART's are).
-    named = _named(model)
+    named = word_embeddings(model)
     own = [c for c in exact if c.module is named]
     alike = [c for c in exact if _rows_of(c.module) == _rows_of(named)]
     whole = [c for c in exact if _rows_of(c.module) > int(ids.max())]
     return next(iter([*own, *alike, *whole]), None)
-
-
-def _named(model: nn.Module) -> nn.Module | None:
-    try:
-        found = model.get_input_embeddings()  # type: ignore[operator]
-    except (AttributeError, NotImplementedError, TypeError):
-        return None
-    return found if isinstance(found, nn.Module) else None
 
 
 def _rows_of(module: nn.Module | None) -> int:

@@ -19,11 +19,11 @@ from attnflow.errors import InputError
 from attnflow.inputs.limits import (
     check_length,
     check_vocabulary,
-    embedding,
     pair_notes,
     position_limit,
     text_config,
     unknown_notes,
+    word_embeddings,
 )
 from attnflow.inputs.naming import image_tokens, name_ids, name_text, plain_tokenizer
 from attnflow.inputs.untrained import untrained_notes
@@ -399,7 +399,7 @@ def _listed(name: str, value: Sequence[Any]) -> Any:
 
 def device_of(model: torch.nn.Module) -> torch.device:
     """Where the model takes its inputs; a part that was off-loaded takes them on the processor."""
-    table = embedding(model)
+    table = word_embeddings(model)
     first = next((table or model).parameters(), None)
     if first is None:
         first = next(model.parameters(), None)
@@ -483,7 +483,7 @@ def _decoder(
     from attnflow.inputs import decoder
 
     ids, mask, origin = decoder.decoder_ids(model, tokenizer, draft.batch, text_target, max_new_tokens)
-    draft.settings |= origin.told(max_new_tokens)
+    draft.settings |= origin.settings(max_new_tokens)
     draft.mirrored = origin is decoder.Origin.MIRRORED
     if ids is None:
         return None, None

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from attnflow.errors import InputError, SelectionError, ShapeError, WeightsError
 from attnflow.inputs.embedding import run
+from attnflow.inputs.limits import word_embeddings
 from attnflow.inputs.naming import plain_tokenizer
+from attnflow.inputs.running import generates
 from attnflow.inputs.target import Goal, Target, full_output, settle
 from attnflow.numbers import check_max_length
 from attnflow.reprs import one_line
@@ -126,16 +128,13 @@ class Example:
     @cached_property
     def vocabulary(self) -> int:
         """How many ids the model knows."""
-        try:
-            return len(self.model.get_input_embeddings().weight)  # type: ignore[operator]
-        except (AttributeError, NotImplementedError, TypeError):
-            return int(getattr(getattr(self.model, "config", None), "vocab_size", 0))
+        weight = getattr(word_embeddings(self.model), "weight", None)
+        return int(getattr(getattr(self.model, "config", None), "vocab_size", 0)) if weight is None else len(weight)
 
     @property
     def reads_last(self) -> bool:
         """True where the model predicts what comes after its last position."""
-        ask = getattr(self.model, "can_generate", None)
-        return bool(ask()) if callable(ask) else False
+        return generates(self.model)
 
     def token_id(self, name: str) -> int | None:
         """The id of the tokenizer's "mask", "unk", "pad" or "eos" token, if it has one that the model knows."""
@@ -148,7 +147,7 @@ class Example:
         return None if found in {self.token_id("eos"), self.token_id("bos")} else found
 
     def special_id(self, name: str, choices: Sequence[str], argument: str) -> int:
-        """The same, where there must be one; the error names what there is instead."""
+        """The id of a token that must be there; the error names what there is instead."""
         if name not in choices:
             raise SelectionError(
                 f"{argument}={name!r} is not known. Use one of: {', '.join(choices)}, or the id of a token."

@@ -22,7 +22,7 @@ def text_config(model: Any) -> Any:
         return config
 
 
-def embedding(model: Any) -> torch.nn.Module | None:
+def word_embeddings(model: Any) -> torch.nn.Module | None:
     """The table of word embeddings, where the model has one."""
     try:
         found = model.get_input_embeddings()
@@ -33,7 +33,7 @@ def embedding(model: Any) -> torch.nn.Module | None:
 
 def check_vocabulary(model: torch.nn.Module, tokenizer: Any, batch: Mapping[str, Any]) -> None:
     """Refuse ids for which the model has no embedding: the tokenizer is another model's."""
-    ids, table = batch.get("input_ids"), embedding(model)
+    ids, table = batch.get("input_ids"), word_embeddings(model)
     weight = getattr(table, "weight", None)
     if not isinstance(ids, torch.Tensor) or weight is None or weight.ndim != 2 or ids.is_floating_point():
         return

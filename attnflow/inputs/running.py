@@ -146,6 +146,12 @@ def _by_name(name: str, tokenizer: Any, text: Any, call: str) -> tuple[Any, Any]
     return load(name)
 
 
+def generates(model: Any) -> bool:
+    """True if the model writes text: its last position predicts what comes next."""
+    ask = getattr(model, "can_generate", None)
+    return bool(ask()) if callable(ask) else False
+
+
 @contextmanager
 def model_errors(model: nn.Module, batch: Mapping[str, Any]) -> Iterator[None]:
     """What transformers or torch raises for inputs that do not fit the model, said with the inputs.

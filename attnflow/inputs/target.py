@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from attnflow.errors import SelectionError
+from attnflow.inputs.running import generates
 from attnflow.numbers import whole, word
 from attnflow.select import pick_position, read_position
 from attnflow.tokens import Tokens
@@ -214,20 +215,15 @@ def _position(model: Any, tokens: Tokens, position: int | str | None, has_logits
         return pick_position(position, tokens)
     if not has_logits:
         return read_position(tokens)
-    if "mask" in tokens.marks and not _generates(model):
+    if "mask" in tokens.marks and not generates(model):
         return tokens.marks["mask"]
-    if _generates(model):
+    if generates(model):
         return len(tokens) - 1
     shown = " ".join(tokens[:12]) + (" …" if len(tokens) > 12 else "")
     raise SelectionError(
         f"{type(model).__name__} predicts at each of {len(tokens)} positions, and the input has no mask token to "
         f"choose one: {shown}. Pass position=<0 to {len(tokens) - 1}>, or put the tokenizer's mask token into the text."
     )
-
-
-def _generates(model: Any) -> bool:
-    ask = getattr(model, "can_generate", None)
-    return bool(ask()) if callable(ask) else False
 
 
 def _coordinate(goal: Goal, target: Target, size: int) -> Goal:

@@ -12,7 +12,7 @@ import torch
 from attnflow.comparing.scorer import Scorer
 from attnflow.errors import AttnFlowWarning, InputError, SelectionError
 from attnflow.inputs.example import one_example
-from attnflow.inputs.running import undisturbed
+from attnflow.inputs.running import generates, undisturbed
 from attnflow.probes.rates import Rate
 from attnflow.relevance import Relevance
 from attnflow.scoring.registry import calls
@@ -35,8 +35,7 @@ def kind_of(model: Any, labels: Sequence[str] = ()) -> str:
     name = type(model).__name__
     if name.endswith("ForMaskedLM"):
         return "masked"
-    ask = getattr(model, "can_generate", None)
-    if callable(ask) and ask() and not getattr(config, "is_encoder_decoder", False):
+    if generates(model) and not getattr(config, "is_encoder_decoder", False):
         return "causal"
     wanted = f"a classifier with the labels {', '.join(labels)}, " if labels else ""
     raise InputError(

@@ -50,6 +50,16 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Any) -> None:
         cite(causal(), tokenizer(), file, methods="raw", out=out, resume=True)
 
 
+def test_a_packed_file_is_read_and_a_limit_below_one_refused(tmp_path: Any) -> None:
+    import gzip
+
+    file = tmp_path / "questions.jsonl.gz"
+    file.write_bytes(gzip.compress(json.dumps(ROWS[0]).encode()))
+    assert list(cite(causal(), tokenizer(), file, methods="direct", limit=1).records()["answer"]) == ["red"]
+    with pytest.raises(AttnFlowError, match="limit=-1, but at least 1 is needed"):
+        cite(causal(), tokenizer(), file, limit=-1)
+
+
 def test_cells_of_a_text_file(tmp_path: Any) -> None:
     """Numbers and words stay what a reader sees; only lists and gold numbers are read."""
     import csv
