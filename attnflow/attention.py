@@ -34,6 +34,9 @@ _DEEPEST = 100_000
 SINK = "⟨sink⟩"
 """Name of the column that holds what a learned sink took; it is not a position of the input."""
 
+NEXT = "next token"
+"""What the last output of a model that generates predicts: it does not stand in the text."""
+
 
 @one_line
 @dataclass(frozen=True, eq=False)
@@ -185,11 +188,11 @@ class Attention:
         return self.blocks[name]
 
     def predicts(self, rows: Tokens) -> tuple[str, ...] | None:
-        """For each of these output positions the token that follows, which it predicts; None for other models.
+        """For each of all output positions, named ``rows``, the token that follows, which it predicts.
 
-        What the last one predicts does not stand in the text: it is called "next token".
+        What the last one predicts is called ``NEXT``. None for a model that does not generate.
         """
-        return (*rows[1:], "next token") if self.generates else None
+        return (*rows[1:], NEXT) if self.generates else None
 
     @property
     def only(self) -> Block:
@@ -219,7 +222,10 @@ class Attention:
 
     def block(self, name: str) -> Attention:
         """One block as an attention of its own, for instance to run rollout in the encoder alone."""
-        return replace(self, blocks={"self": self[name]}, settings={**self.settings, "block": name})
+        # The outputs of an encoder, or of a tower of images, predict no next token.
+        generates = self.generates and name.split(".")[0] not in ("encoder", "vision", "audio", "qformer")
+        settings = {**self.settings, "block": name}
+        return replace(self, blocks={"self": self[name]}, settings=settings, generates=generates)
 
     def __repr__(self) -> str:
         parts = []
@@ -232,7 +238,7 @@ class Attention:
         return f"Attention({'; '.join(parts)}{edges}, heads={self.heads}, route={self.route}{model})"
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write to one safetensors file; refuses to replace a file unless told to."""
+        """Write the record to one safetensors file; a file that is there is replaced only with ``overwrite=True``."""
         arrays: dict[str, Array] = {}
         blocks: dict[str, Any] = {}
         for name, b in self.blocks.items():
@@ -303,6 +309,11 @@ def _loaded_block(name: str, saved: Mapping[str, Any], arrays: Mapping[str, Arra
         part("mixing", (1,)) if saved.get("mixing") else None,
         None if saved.get("rows") is None else wholes(saved["rows"], "rows"),
     )
+
+
+def outputs_of(attention: Attention) -> Block:
+    """The block whose rows are the outputs of the model: the decoder's, or the only one."""
+    return attention["decoder"] if "decoder" in attention.blocks else attention.only
 
 
 def check_edges(edges: str) -> str:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from attnflow import files
 from attnflow.errors import SelectionError, ShapeError
-from attnflow.numbers import listed, to_numpy, whole, word
+from attnflow.numbers import at_least, listed, to_numpy, whole, word
 from attnflow.reprs import one_line
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens, group_words, whole_text
@@ -76,7 +76,8 @@ class Relevance:
         unit: "token", or "word" where the columns are words.
         dropped: where special tokens were dropped, the share of mass that they had at the last layer of this record,
             over the outputs that are left; ``dropped_mass`` is what they had, per layer and output.
-        kept_rows: the numbers that the rows had before special ones were dropped.
+        kept_rows: the numbers of the rows among all output positions, where only some were captured or special ones
+            were dropped.
         target: the prediction that is explained, as a label; None for methods that read attention alone.
         heads: how the heads were brought down to one matrix.
         residual: the share of the residual connection, where the method adds one.
@@ -148,7 +149,7 @@ class Relevance:
             raise ShapeError(f"scores have {scores.shape[1]} rows, but there are {len(self.rows)} row names.")
         if word(self.unit, "unit") not in UNITS:
             raise SelectionError(f"unit={self.unit!r} is not known. Use one of: {', '.join(UNITS)}.")
-        object.__setattr__(self, "settings", {**self.settings, **self._told()})
+        object.__setattr__(self, "settings", {**self.settings, **self._repeated()})
 
     @property
     def rows(self) -> Tokens:
@@ -181,8 +182,8 @@ class Relevance:
     def _place(self) -> str:
         return "" if self.position is None else f", position {self.position}"
 
-    def _told(self) -> dict[str, Any]:
-        """The fields as settings tell them."""
+    def _repeated(self) -> dict[str, Any]:
+        """The fields that settings repeat for the reader."""
         out = {name: value for name in _PLAIN if (value := getattr(self, name)) is not None}
         if self.edges == "attention":
             del out["edges"]
@@ -211,9 +212,12 @@ class Relevance:
             p = pick_position(position, self.rows)
             scores, queries = scores[:, p], None
             mass = None if mass is None else mass[:, p]
-            number = p if self.kept_rows is None else self.kept_rows[p]
-            place = {"position": number, "position_token": self.rows[p], "kept_rows": None}
+            place = {"position": self._numbers([p])[0], "position_token": self.rows[p], "kept_rows": None}
         return replace(self, scores=scores, layers=layers, queries=queries, **_dropped(scores, mass), **place)
+
+    def _numbers(self, rows: Sequence[int]) -> tuple[int, ...]:
+        """The numbers of these rows among all output positions."""
+        return tuple(rows if self.kept_rows is None else (self.kept_rows[i] for i in rows))
 
     def words(self) -> Relevance:
         """Scores of words, from all pieces of an input word and the mean over those of an output word.
@@ -258,8 +262,13 @@ class Relevance:
         scores, queries, places = self.scores, None, None
         if scores.ndim == 3:
             kept = [i for i, s in enumerate(self.rows.special) if not s]
+            if not kept:
+                raise SelectionError(
+                    f"All {len(self.rows)} outputs are special tokens: nothing would be left. Choose one of them "
+                    "first:  relevance.at(position=0).drop_special()"
+                )
             scores, queries = scores[:, kept], self.rows.take(kept)
-            places = None if self.unit == "word" else tuple(kept)
+            places = None if self.unit == "word" else self._numbers(kept)
         mass = np.nansum(np.abs(scores[..., np.array(self.tokens.special, bool)]), -1)
         found = _dropped(scores[..., keep], mass)
         tokens = self.tokens.take(keep)
@@ -273,11 +282,11 @@ class Relevance:
                 f"top() ranks the inputs of one output position, and there are {len(self.rows)}. "
                 "Choose one:  relevance.top(position=-1)"
             )
-        order = np.argsort(-one.scores[0], kind="stable")[:k]
+        order = np.argsort(-one.scores[0], kind="stable")[: at_least(k, 0, "k")]
         return [(self.tokens[j], float(one.scores[0, j])) for j in order]
 
     def to_frame(self) -> pd.DataFrame:
-        """A long table, one row a score: layer, (query, query_token,) key, token, score."""
+        """A long table with one row per score: layer, (query, query_token,) key, token, score."""
         import pandas as pd
 
         index = np.indices(self.scores.shape)
@@ -308,7 +317,7 @@ class Relevance:
         }
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write to one safetensors file; refuses to replace a file unless told to."""
+        """Write the record to one safetensors file; a file that is there is replaced only with ``overwrite=True``."""
         typed = {name: getattr(self, name) for name in _KINDS}
         typed["report"] = None if self.report is None else self.report.to_dict()
         header = {**self._header(), "fields": _plain(typed)}

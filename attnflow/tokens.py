@@ -166,7 +166,12 @@ class Grouping:
         return np.asarray(np.add.reduceat(scores, [positions[0] for positions in self.members], axis=-1))
 
     def mean_queries(self, scores: Array) -> Array:
-        """``[..., positions, keys]`` → ``[..., groups, keys]``: a word's row is the mean of its pieces' rows."""
+        """``[..., positions, keys]`` → ``[..., groups, keys]``: a word's row is the mean of its pieces' rows.
+
+        A missing score (NaN) is missing in the row of its own word only.
+        """
+        if np.isnan(scores).any():  # in a product it would spread to every row
+            return np.stack([scores[..., list(positions), :].mean(-2) for positions in self.members], -2)
         m = self.matrix
         return np.asarray((m / m.sum(1, keepdims=True)) @ scores)
 

@@ -35,6 +35,14 @@ def test_words_sum_keys_and_average_queries():
     assert ALL.at(position=3).words().scores.shape == (2, 3)
 
 
+def test_a_missing_score_is_missing_in_its_own_word_only():
+    scores = SCORES.copy()
+    scores[0, 1, 3] = np.nan
+    words = Relevance(scores, TOKENS, (0, 5), "raw").words().scores
+    assert np.argwhere(np.isnan(words)).tolist() == [[0, 1, 2]]
+    assert np.allclose(words[~np.isnan(words)], ALL.words().scores[~np.isnan(words)])
+
+
 def test_rows_that_sum_to_one_still_do_as_words():
     scores = np.random.default_rng(0).dirichlet(np.ones(4), size=(2, 4))
     assert np.allclose(Relevance(scores, TOKENS, (0, 1), "raw").words().scores.sum(-1), 1)
@@ -47,6 +55,8 @@ def test_dropping_special_tokens_records_their_share():
     assert kept.settings["dropped"] == pytest.approx(SCORES[1, 1:, 0].sum() / SCORES[1, 1:].sum())
     one = ALL.at(position=0).drop_special()
     assert one.settings["dropped"] == pytest.approx(SCORES[1, 0, 0] / SCORES[1, 0].sum())
+    with pytest.raises(SelectionError, match=r"All 1 outputs are special tokens.*at\(position=0\)\.drop_special"):
+        Relevance(SCORES[:, :1], TOKENS, (0, 5), "raw", queries=TOKENS.take([0])).drop_special()
     with pytest.raises(SelectionError, match="All 1 tokens are special"):
         Relevance(np.ones((1, 1)), Tokens(["</s>"], special=[True]), (0,), "raw").drop_special()
 
@@ -73,6 +83,9 @@ def test_top_breaks_ties_in_text_order():
     assert r.top(3) == [("cab", 0.4), ("##inets", 0.4), ("[CLS]", 0.1)]
     with pytest.raises(SelectionError, match="one output position, and there are 4. Choose one"):
         ALL.top()
+    assert r.top(0) == []
+    with pytest.raises(SelectionError, match="k=-1, but at least 0"):
+        r.top(-1)
 
 
 def test_a_frame_has_one_line_a_score():

@@ -119,7 +119,7 @@ class FlowGraph:
         with_special: the page opens with special tokens shown.
         predicted: what the model predicted, in a sentence; "" where it was not asked.
         informative: for each method, whether its scores of the first output say something about this text.
-        predicts: for each output of a model that generates, the token that stands where it looks ahead to.
+        predicts: for each output of a model that generates, the token that follows it; None for other models.
     """
 
     net: Network

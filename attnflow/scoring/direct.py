@@ -7,9 +7,10 @@ from typing import Any, overload
 
 import numpy as np
 
-from attnflow.attention import Attention
+from attnflow.attention import Attention, outputs_of
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.heads import Heads
+from attnflow.numbers import whole
 from attnflow.relevance import Relevance
 from attnflow.scoring.raw import chosen, explained_at, matrices, said
 from attnflow.scoring.source import each, ready
@@ -66,14 +67,15 @@ def direct(
     def method(attention: Attention) -> Relevance:
         scores, keys, queries, layers = matrices(attention)
         _check_size(attention)
-        kept = [i for i, number in enumerate(layers) if number >= start_layer]
+        kept = [i for i, number in enumerate(layers) if number >= whole(start_layer, "start_layer")]
         if start_layer < 0 or not kept:
-            raise SelectionError(f"start_layer={start_layer}, but the layers with attention are {layers}.")
+            have = ", ".join(map(str, layers))
+            raise SelectionError(f"start_layer={start_layer}, but the layers with attention are {have}.")
         sums = np.cumsum(scores[kept], 0)
         settings = {"start_layer": start_layer, **said(attention)}
         numbers = tuple(layers[i] for i in kept)
-        known = (settings, attention.model)
-        return chosen(sums, numbers, keys, queries, layer, position, "direct", *known, start_layer=start_layer)
+        known: dict[str, Any] = {"start_layer": start_layer, "kept_rows": outputs_of(attention).rows}
+        return chosen(sums, numbers, keys, queries, layer, position, "direct", settings, attention.model, **known)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
     return each(source, tokenizer, text, method, **given, **explained_at(source, edges, position), **options)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.attention import Attention, Block
+from attnflow.attention import Attention, outputs_of
 from attnflow.errors import SelectionError
 from attnflow.heads import Heads
 from attnflow.inputs.example import Example, examples
@@ -140,7 +140,7 @@ def _by_attention(call: MethodCall, attention: Attention, heads: Heads, position
 
 def _elsewhere(attention: Attention, place: int) -> list[int]:
     """Two other outputs, with which the ranking of the inputs is compared; none where that would take long."""
-    block = _outputs(attention)
+    block = outputs_of(attention)
     n = len(block.queries)
     if len(block.layers) * n * n > AT_ONCE or any(w.shape[-2] != n for w in block.weights):
         return []
@@ -149,10 +149,5 @@ def _elsewhere(attention: Attention, place: int) -> list[int]:
 
 def _place(attention: Attention, position: int | str | None) -> int:
     """The row that is read: what classifiers read where there is such a position, else the last."""
-    block = _outputs(attention)
+    block = outputs_of(attention)
     return read_position(block.queries, block.causal) if position is None else pick_position(position, block.queries)
-
-
-def _outputs(attention: Attention) -> Block:
-    """The block whose rows are the outputs of the model."""
-    return attention["decoder"] if "decoder" in attention.blocks else attention.only

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from attnflow.attention import Attention, Block, check_edges
+from attnflow.attention import Attention, Block, check_edges, outputs_of
 from attnflow.heads import Heads
 from attnflow.relevance import Relevance
 from attnflow.scoring.network import F64, own_shares
@@ -62,7 +62,8 @@ def raw(
 
     def method(attention: Attention) -> Relevance:
         scores, keys, queries, layers = matrices(attention)
-        return chosen(scores, layers, keys, queries, layer, position, "raw", said(attention), attention.model)
+        known: dict[str, Any] = {"kept_rows": outputs_of(attention).rows}
+        return chosen(scores, layers, keys, queries, layer, position, "raw", said(attention), attention.model, **known)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
     return each(source, tokenizer, text, method, **given, **explained_at(source, edges, position), **options)
@@ -108,16 +109,21 @@ def chosen(
     method: str,
     settings: dict[str, Any],
     model: str,
+    kept_rows: tuple[int, ...] | None = None,
     **known: Any,
 ) -> Relevance:
-    """The relevance for the layer and position that were asked for, out of all; ``known`` are fields of it."""
+    """The relevance for the layer and position that were asked for, out of all; ``known`` are fields of it.
+
+    ``kept_rows``: the numbers of the output positions, where the scores are not of all of them.
+    """
     if layer is not None:
         i = pick_layer(layer, layers)
         scores, layers = scores[i : i + 1], layers[i : i + 1]
     if position is None:
+        known["kept_rows"] = kept_rows
         return Relevance(scores, tokens, tuple(layers), method, settings, model, queries, **known)
     p = pick_position(position, queries)
-    known |= {"position": p, "position_token": queries[p]}
+    known |= {"position": p if kept_rows is None else kept_rows[p], "position_token": queries[p]}
     return Relevance(scores[:, p], tokens, tuple(layers), method, settings, model, **known)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attnflow.attention import NEXT
 from attnflow.tokens import Tokens
 
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "·"}
@@ -44,12 +45,12 @@ def show_line(text: str) -> str:
 
 
 def show_ahead(predicted: Sequence[str]) -> list[str]:
-    """What the outputs of a model that generates predict; the last is no token but words, which keep their spaces.
+    """What outputs predict, for a reader; ``NEXT`` is no token but words, which keep their spaces.
 
     >>> show_ahead(["Ġkey", "next token"])
     ['·key', 'next token']
     """
-    return [*map(show, predicted[:-1]), *predicted[-1:]]
+    return [name if name == NEXT else show(name) for name in predicted]
 
 
 def drawn_on(scores: Mapping[str, tuple[Tokens, Any]]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnflow.attention import outputs_of
 from attnflow.errors import SelectionError, ShapeError
 from attnflow.flowgraph.image import patches, pixels
 from attnflow.flowgraph.records import FLOW, FlowGraph, PairFlow
@@ -61,7 +62,7 @@ def plot(
         matrix, names, label = relevance.scores[::-1], [str(n) for n in relevance.layers][::-1], "layer"
     else:
         matrix, names = relevance.scores[-1], row_names(relevance)
-        label = f"output at layer {relevance.layers[-1]}{' → what it predicts' if _generates(relevance) else ''}"
+        label = f"output at layer {relevance.layers[-1]}{' → what it predicts' if _ahead(relevance) else ''}"
     columns = [show(t) for t in relevance.tokens]
     ax = new_axes(len(columns), len(names)) if ax is None else ax
     top, beyond = _top(relevance, matrix, scale_without)
@@ -129,13 +130,20 @@ def _is_image(tokens: Tokens) -> bool:
 
 def row_names(r: Relevance) -> list[str]:
     """Names of the outputs; those of a model that generates with the token that they predict, which is the next one."""
-    names = [show(t) for t in r.rows]
-    ahead = r.attention.predicts(r.rows) if r.attention is not None else None
+    names, ahead = [show(t) for t in r.rows], _ahead(r)
     return names if ahead is None else [f"{name} → {t}" for name, t in zip(names, show_ahead(ahead), strict=True)]
 
 
-def _generates(r: Relevance) -> bool:
-    return r.attention is not None and r.attention.generates
+def _ahead(r: Relevance) -> Sequence[str] | None:
+    """What each output predicts; None where that is not known."""
+    if r.attention is None or not r.attention.generates:
+        return None
+    if r.kept_rows is None:
+        # Of words it is not known which special tokens stood between them.
+        return r.attention.predicts(r.rows) if r.unit == "token" or r.dropped is None else None
+    block = outputs_of(r.attention)
+    every = r.attention.predicts(block.keys.take(range(len(block.keys) - block.sink))) or ()
+    return [every[i] for i in r.kept_rows]
 
 
 def thinned(count: int) -> list[int]:

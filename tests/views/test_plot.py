@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from attnflow import Attention, Relevance, flow, raw
 from attnflow.errors import AttnFlowWarning, SelectionError, ShapeError
 from attnflow.flowgraph import flow_graph
 from attnflow.tokens import Tokens
-from attnflow.views.plot import plot_all, plot_text
+from attnflow.views.plot import plot_all, plot_text, row_names
 from tests.conftest import random_attention
 
 W = random_attention(0, 3, 4)
@@ -123,6 +124,26 @@ def test_rows_of_a_model_that_generates_are_named_by_what_they_predict():
     ]  # fmt: skip
     assert ax.get_ylabel().endswith("→ what it predicts")
     assert [t.get_text() for t in raw(W, tokens=list("abcd")).plot().get_yticklabels()] == list("abcd")
+
+
+def test_what_a_row_predicts_is_the_token_behind_it_also_where_rows_are_left_out():
+    tokens = Tokens(["the", "[SEP]", "key", "is"], special=[False, True, False, False])
+    attention = Attention.of(W, tokens=tokens, generates=True)
+    block = attention.only
+    some = replace(block, weights=tuple(w[[3, 0]] for w in block.weights), queries=tokens.take([3, 0]), rows=(3, 0))
+    few = raw(replace(attention, blocks={"self": some}))
+    assert row_names(few) == ["is → next token", "the → [SEP]"]
+    assert few.at(position=0).position == 3 and raw(few.attention, position=1).position == 0
+    assert row_names(raw(attention).drop_special()) == ["the → [SEP]", "key → is", "is → next token"]
+    assert row_names(raw(attention).words()) == ["the → [SEP]", "[SEP] → key", "key → is", "is → next token"]
+    assert row_names(raw(attention).drop_special().words()) == ["the", "key", "is"]
+
+
+def test_an_encoder_predicts_no_next_token():
+    block = Attention.of(W, tokens=list("abcd")).only
+    attention = Attention({"encoder": block, "decoder": block, "cross": block}, generates=True)
+    assert row_names(raw(attention, block="encoder")) == list("abcd")
+    assert row_names(raw(attention, block="decoder"))[-1] == row_names(raw(attention))[-1] == "d → next token"
 
 
 PATCHES = Tokens(["[CLS]", *(f"patch {r},{c}" for r in range(2) for c in range(3))], special=[True] + [False] * 6)
