@@ -112,7 +112,7 @@ def axes(tower: Tower, record: Record, frame: Frame, example: int, parts: int) -
     return rows, _axis(tower, frame, example, record.keys, parts, tower.decodes)
 
 
-def counts(tower: Tower, frame: Frame, record: Record, parts: int) -> bool:
+def counts(frame: Frame, record: Record, parts: int) -> bool:
     """Whether the rows of a tower are the output positions that ``frame.rows`` are of."""
     length = frame.decoder_length or frame.length or record.queries
     return parts == 1 and record.queries == length and not beside_text(record.call.tower, frame.decoder_length > 0)

@@ -12,16 +12,12 @@ FAMILIES = {"longformer", "led"}
 """Model types whose local attention comes as a band around the diagonal."""
 
 
-def dense(
-    model: Any, outputs: Mapping[str, Any], field: str, layers: Sequence[Any], length: int, mask: Any
-) -> list[Any]:
+def dense(model: Any, outputs: Mapping[str, Any], field: str, layers: Sequence[Any], length: int) -> list[Any]:
     """``[batch, heads, n, global + window + 1]`` per layer → ``[batch, heads, n, n]``; other families unchanged."""
     kind = getattr(getattr(model, "config", None), "model_type", "")
     if kind not in FAMILIES or field in ("decoder_attentions", "cross_attentions"):
         return list(layers)
     globals_ = outputs.get("encoder_global_attentions" if kind == "led" else "global_attentions")
-    if kind == "longformer" and globals_ is None:
-        globals_ = outputs.get("global_attentions")
     windows = model.config.attention_window
     sizes = [windows] * len(layers) if isinstance(windows, int) else list(windows)
     return [

@@ -70,7 +70,7 @@ def _blocks(tower: Tower, frame: Frame, sinks: str, notes: list[str], edges: str
         rows, columns = axes(tower, first, frame, example, parts)
         if parts == 1:
             rows, columns = seen(tower, frame, example, rows, columns, notes, residual=edges in RESIDUAL_INSIDE)
-        if frame.rows is not None and counts(tower, frame, first, parts):
+        if frame.rows is not None and counts(frame, first, parts):
             rows = rows.at(frame.rows)
         matrices, gradients, ratios = [], [], []
         for record in tower.records:

@@ -94,7 +94,7 @@ class _Forward(_Method):
             try:
                 output = self.inner(*args, **kwargs)
             finally:
-                session.leave_model(self.module, wrapper, last, output)
+                session.leave_model(wrapper, last, output)
         return output
 
 

@@ -20,12 +20,13 @@ from attnflow.capturing.bands import FAMILIES, REPLACING
 from attnflow.capturing.blocks import assemble
 from attnflow.capturing.context import Taken, assemble_runs
 from attnflow.capturing.edges.watch import watch, watched
-from attnflow.capturing.notes import model_type, name_of, nothing, tapped, uncalled
+from attnflow.capturing.notes import model_type, name_of, nothing, uncalled
 from attnflow.capturing.reduce import Reduction, storage_dtype
 from attnflow.capturing.session import Record, Replace, Session
 from attnflow.capturing.state import grad_mode, implementations, listening, prepared
 from attnflow.capturing.survey import Survey, survey
-from attnflow.errors import CaptureError, SelectionError
+from attnflow.capturing.tap import tapped
+from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
 from attnflow.inputs.running import arguments, model_errors, unpack
@@ -98,9 +99,10 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         edges: what each layer's matrix holds: "attention" (the weights) or "gradient": E_h[(A ⊙ ∂y/∂A)⁺], what each
             weight gave to the target y (Chefer et al. 2021, equation 5); its rows have any sum. ``heads`` then says how
             the products are brought down. Or what the layer really mixes, with its residual: "norm" (Kobayashi et al.
-            2021) or "alti" (Ferrando et al. 2022); rows are output positions, columns input positions. The parts of
-            each layer are added up and compared with what the model computed: the error is in ``certificate``, and
-            above 1e-3 the call is refused.
+            2021), "alti" (Ferrando et al. 2022) or "value_zeroing" (Mohebbi et al. 2023); rows are output positions,
+            columns input positions. For norm and ALTI the parts of each layer are added up, for value zeroing the layer
+            is run again, and the sum or the output is compared with what the model computed: ``certificate`` holds the
+            error, and a layer with an error above 1e-3 (more in half precision) is refused.
         target: with edges="gradient", the number y that is explained: None (what the model predicted), a class or
             token, a pair (a, b) for a minus b, a list with one for each text, or a function of the model's outputs, as
             for :func:`attnflow.gradient`.
@@ -109,7 +111,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
             inside the run; the output is computed from them by the model's own code. ``call`` has the ``name``,
             ``layer``, ``kind`` and ``tower`` of the module.
         route: "auto", or only one of "interface", "tap", "output_attentions".
-        block: number of query rows computed at a time.
+        block: how many query rows are computed at a time; by default as many as a processor's cache takes.
         mixing: also keep the mixing ratio of each output position (Kobayashi et al. 2021).
         rows: only these output positions (negative numbers count from the end; the decoder's, where there is one). The
             model's own kernel computes the output and no matrix of n × n is made where the model attends by sdpa
@@ -139,8 +141,10 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
                 "mixing": mixing, "rows": rows, "max_new_tokens": max_new_tokens, "max_length": max_length,
                 "truncation": truncation,
             }  # fmt: skip
-            its = text_target if isinstance(text_target, list | tuple) else [text_target] * len(text)
-            return [capture(module, tokenizer, t, text_target=o, **chosen) for t, o in zip(text, its, strict=True)]
+            outputs = _one_each(text_target, len(text), "text_target")
+            pairs = _one_each([text_pair] if isinstance(text_pair, str) else text_pair, len(text), "text_pair")
+            each = zip(text, outputs, pairs, strict=True)
+            return [capture(module, tokenizer, t, text_target=o, text_pair=p, **chosen) for t, o, p in each]
     if differentiates:
         heads = "all"
     _check(sinks, route, block)
@@ -187,6 +191,14 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         taken = [dataclasses.replace(a, settings={**a.settings, **one}) for a, one in zip(taken, said, strict=True)]
     one = given.single or text is None or isinstance(text, Mapping)
     return taken[0] if one and len(taken) == 1 else taken
+
+
+def _one_each(given: Any, count: int, name: str) -> list[Any]:
+    """An option of ``count`` texts: one entry per text."""
+    listed = list(given) if isinstance(given, list | tuple) else [given] * count
+    if len(listed) != count:
+        raise InputError(f"{count} texts and {len(listed)} in {name}: give one for each.")
+    return listed
 
 
 def _outputs(given: Inputs) -> int:

@@ -16,9 +16,10 @@ from attnflow.capturing import generate
 from attnflow.capturing.axes import Frame, grid_of, masks_of, virtual_tokens
 from attnflow.capturing.blocks import assemble
 from attnflow.capturing.edges.watch import watched
-from attnflow.capturing.notes import name_of, nothing, tapped, uncalled
+from attnflow.capturing.notes import name_of, nothing, uncalled
 from attnflow.capturing.session import Record, Run, Session
 from attnflow.capturing.state import prepared, uninterrupted
+from attnflow.capturing.tap import tapped
 from attnflow.errors import CaptureError
 from attnflow.inputs.naming import name_ids
 from attnflow.tokens import Tokens

@@ -17,7 +17,7 @@ import torch
 
 from attnflow.capturing import gradient_edges, plain, rows
 from attnflow.capturing.reduce import Reduction
-from attnflow.capturing.session import Call, Lazy, Record, Session, watching
+from attnflow.capturing.session import Call, Computed, Lazy, Record, Session, watching
 from attnflow.capturing.survey import Eager, Site, class_of, consumed, own_eager
 from attnflow.capturing.swap import swapped
 
@@ -111,12 +111,12 @@ def attend(
     if plain.usable(eager, module, query, key, value, mask, args, kwargs):
         wanted = session.reduction if session.wants(call) and session.lazy is None else None
         out, kept = plain.attention(
-            module, query, key, value, mask, kwargs.get("scaling"), wanted, session.block, session.plans
+            query, key, value, mask, kwargs.get("scaling"), wanted, session.block, session.plans
         )
     else:
         out, kept = _in_blocks(session, call, eager, module, query, key, value, mask, *args, **kwargs)
     if kept is not None:
-        _keep(session, site, call, kept, query.shape[-2], key.shape[-2], query.dtype)
+        session.keep(Record(call, site, kept, query.shape[-2], key.shape[-2], "interface", query.dtype))
     return out, None
 
 
@@ -127,11 +127,11 @@ def _some_rows(
     """The output of one call, of which only the weights of some rows are kept."""
     if plain.usable(eager, module, query, key, value, mask, (), kwargs):
         scaling = kwargs.get("scaling")
-        out, _ = plain.attention(module, query, key, value, mask, scaling, None, session.block, session.plans)
+        out, _ = plain.attention(query, key, value, mask, scaling, None, session.block, session.plans)
     else:
         out, _ = _in_blocks(session, call, eager, module, query, key, value, mask, keep=False, **kwargs)
     wanted = session.rows or ()
-    if not _sliceable(eager, kwargs, query.shape[-2]):
+    if not _sliceable(eager, kwargs):
         weights = _four(eager(module, query, key, value, mask, **kwargs)[1].detach(), query)[:, :, list(wanted)]
     else:
         weights = rows.weights_of(eager, module, query, key, value, mask, kwargs, wanted, False)
@@ -151,19 +151,15 @@ def _watched(
     if simple:
         again = session.watch.by_rows and plain.many(query, key)
         every = None if again else Reduction("all", query.dtype)
-        out, weights = plain.attention(module, query, key, value, mask, scaling, every, session.block, session.plans)
+        out, weights = plain.attention(query, key, value, mask, scaling, every, session.block, session.plans)
         weights = plain.Again(query, key, mask, scaling) if again else weights
     else:
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)
         weights = None if weights is None else _four(weights.detach(), query)
     if weights is not None:
         session.hear(site)
-        session.watch.attended(call, site, weights, value, out, query, mixes=simple)
+        session.watch.attended(call, site, Computed(weights, value, out, query, mixes=simple))
     return out
-
-
-def _keep(session: Session, site: Site, call: Call, kept: Any, queries: int, keys: int, dtype: Any) -> None:
-    session.keep(Record(call, site, kept, queries, keys, "interface", dtype))
 
 
 def _keep_whole(session: Session, site: Site, call: Call, weights: Any, dtype: Any) -> None:
@@ -201,7 +197,7 @@ def _in_blocks(
     keep = keep and session.wants(call) and session.lazy is None
     rows = query.shape[-2] if query.ndim == 4 else 0
     size = plain.block_rows(query, key, session.block) if query.ndim == 4 and key.ndim == 4 else 0
-    if not 0 < size < rows or not _sliceable(eager, kwargs, rows):
+    if not 0 < size < rows or not _sliceable(eager, kwargs):
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)
         _check_mixture(session, module, out, weights, value)
         keep = keep and weights is not None
@@ -247,7 +243,7 @@ def _check_mixture(session: Session, module: Any, out: Any, weights: Any, value:
         )
 
 
-def _sliceable(eager: Eager, kwargs: dict[str, Any], rows: int) -> bool:
+def _sliceable(eager: Eager, kwargs: dict[str, Any]) -> bool:
     """False if the function reads a tensor of which it is not known how it goes with the queries."""
     for name, value in kwargs.items():
         if name in consumed(eager) and name not in _sliced and isinstance(value, torch.Tensor) and value.ndim > 1:

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
 
 from attnflow.capturing.session import Session
-from attnflow.capturing.tap import Tap
 from attnflow.errors import CaptureError
-
-
-def tapped(session: Session) -> AbstractContextManager[object]:
-    """The tap, where a module needs it."""
-    wanted = session.route == "tap" or (session.route == "auto" and session.survey.tap)
-    session.open_tap = (lambda: Tap(session)) if wanted else nullcontext
-    return session.open_tap()
 
 
 def uncalled(session: Session) -> list[str]:

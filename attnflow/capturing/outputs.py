@@ -31,13 +31,12 @@ def run(model: nn.Module, batch: Mapping[str, Any], session: Session) -> Any:
     """Run the model with ``output_attentions=True`` and record what it returns."""
     session.quiet = True
     outputs = model(**{**batch, "output_attentions": True, "return_dict": True})
-    mask = batch.get("attention_mask")
     length = int(batch["input_ids"].shape[1]) if isinstance(batch.get("input_ids"), torch.Tensor) else 0
     for name, (kind, tower) in _FIELDS.items():
         layers = outputs.get(name) if isinstance(outputs, Mapping) else None
         if not isinstance(layers, tuple | list) or not layers:
             continue
-        layers = bands.dense(model, outputs, name, layers, length, mask)
+        layers = bands.dense(model, outputs, name, layers, length)
         for number, weights in enumerate(layers):
             _record(model, session, name, kind, tower, number, weights, len(layers))
     return outputs

@@ -80,7 +80,7 @@ def _agrees(eager: Eager, module: Any, query: Any, key: Any, value: Any, mask: A
     part = mask[:, :, rows] if mask is not None and mask.shape[2] > 1 else mask
     out, weights = eager(module, query[:, :, rows], key, value, part, **kwargs)
     mine, kept = attention(
-        module, query[:, :, rows], key, value, part, kwargs.get("scaling"), Reduction("all", query.dtype), None, {}
+        query[:, :, rows], key, value, part, kwargs.get("scaling"), Reduction("all", query.dtype), None, {}
     )
     return (
         weights is not None
@@ -101,7 +101,6 @@ def block_rows(query: torch.Tensor, key: torch.Tensor, block: int | None) -> int
 
 
 def attention(
-    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -17,7 +17,7 @@ from torch import nn
 
 from attnflow.capturing import plain
 from attnflow.capturing.reduce import Reduction
-from attnflow.capturing.session import Call, Lazy, Record, Session, watching
+from attnflow.capturing.session import Call, Computed, Lazy, Record, Session, watching
 from attnflow.capturing.survey import Eager, Site, Survey, class_of, is_plain, own_eager
 from attnflow.capturing.towers import beside_text
 from attnflow.errors import InputError, SelectionError
@@ -122,12 +122,10 @@ def record(
     """Hand the weights ``[batch, heads, rows, keys]`` of one call on."""
     if session.watch is not None:
         session.hear(site)
-        session.watch.attended(call, site, weights, value, out, query, rows)
+        session.watch.attended(call, site, Computed(weights, value, out, query, rows))
         return
     kept = session.reduction.whole(weights)
-    session.keep(
-        Record(call, site, kept, query.shape[-2], weights.shape[-1], "interface", query.dtype, rows=rows)
-    )  # fmt: skip
+    session.keep(Record(call, site, kept, query.shape[-2], weights.shape[-1], "interface", query.dtype, rows=rows))
 
 
 def weights_of(
@@ -144,7 +142,7 @@ def weights_of(
     options = {name: _rows(v, index, n) if name == "position_bias" else v for name, v in kwargs.items()}
     if plain.usable(eager, module, part, key, value, seen, (), options):
         every = Reduction("all", query.dtype)
-        found = plain.attention(module, part, key, value[..., :1], seen, options.get("scaling"), every, None, {})[1]
+        found = plain.attention(part, key, value[..., :1], seen, options.get("scaling"), every, None, {})[1]
     else:
         found = eager(module, part, key, value, seen, **options)[1]
     assert found is not None

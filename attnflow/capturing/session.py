@@ -128,6 +128,27 @@ class Lazy:
 
 
 @dataclass(frozen=True, eq=False)
+class Computed:
+    """What one call of attention through transformers' interface computed.
+
+    Attributes:
+        weights: ``[batch, heads, queries, keys]``, or what computes rows of them again.
+        values: ``[batch, heads or a divisor, keys, width]``.
+        out: the output, ``[batch, queries, heads, width]``.
+        query: the tensor of the queries.
+        rows: the queries that ``weights`` has rows of, where those are not all.
+        mixes: True if ``out`` was computed as weights × values, and nothing else.
+    """
+
+    weights: torch.Tensor | Again
+    values: torch.Tensor
+    out: torch.Tensor
+    query: torch.Tensor
+    rows: tuple[int, ...] | None = None
+    mixes: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Projection:
     """What ``multi_head_attention_forward`` does with its weights.
 
@@ -144,10 +165,7 @@ class Projection:
 
 
 class Watch(Protocol):
-    """Takes calls of attention in while the model runs, in order to keep something else of them than their weights.
-
-    The session hands over each call that is wanted.
-    """
+    """Keeps something else of the calls of attention than their weights; the session hands over each that is wanted."""
 
     by_rows: bool
     """Whether it takes weights that are computed again, some rows at a time."""
@@ -155,22 +173,8 @@ class Watch(Protocol):
     def around(self) -> AbstractContextManager[object]:
         """While the model runs."""
 
-    def attended(
-        self,
-        call: Call,
-        site: Site,
-        weights: torch.Tensor | Again,
-        values: torch.Tensor,
-        out: torch.Tensor,
-        query: torch.Tensor,
-        rows: tuple[int, ...] | None = None,
-        mixes: bool = False,
-    ) -> None:
-        """A call through transformers' interface, with the output ``[batch, queries, heads, width]``.
-
-        ``rows``: the queries that there are weights of, where those are not all. ``mixes``: the output was computed as
-        weights × values, and nothing else.
-        """
+    def attended(self, call: Call, site: Site, given: Computed) -> None:
+        """A call through transformers' interface."""
 
     def weighed(self, call: Call, site: Site, weights: torch.Tensor, four: torch.Tensor) -> None:
         """A softmax, whose values are not known yet; ``four`` are its weights as [batch, heads, queries, keys]."""
@@ -236,7 +240,6 @@ class Session:
     gradients: bool = False
     explains: Callable[[Any], torch.Tensor] | None = None
     route: str = "auto"
-    implementations: dict[int, Any] = field(default_factory=dict)
     consume: Callable[[Record], None] | None = None
     tracing: bool = False
     lazy: list[Lazy] | None = None
@@ -321,7 +324,7 @@ class Session:
         self.generating.remove(generation)
         generation.sequences, generation.history = sequences, None
 
-    def leave_model(self, module: nn.Module, wrapper: bool, last: bool, output: Any) -> None:
+    def leave_model(self, wrapper: bool, last: bool, output: Any) -> None:
         """The forward ends, also by an exception; with the ``last`` one the run is over."""
         self.depth -= not wrapper
         if self.depth:
@@ -412,7 +415,7 @@ class Session:
         self.count += 1
         self.heard.add(id(record.site.module))
         if record.live is not None and self.tracing and record.live.requires_grad:
-            # Whoever runs the model himself also calls backward himself.
+            # Users who run the model themselves also call backward themselves.
             record.live.retain_grad()
         if self.consume is not None:
             self.consume(record)

@@ -100,7 +100,6 @@ def _switch(model: nn.Module, session: Session, stack: ExitStack, eager: bool, h
         stack.enter_context(evaluating(model))
     stack.enter_context(uncompiled(model))
     if eager:
-        session.implementations = {id(c): getattr(c, _IMPLEMENTATION) for c in configs(model)}
         own = {n for c in configs(model) if (n := loaded_with(c)) and registered.own_function(n) is not None}
         stack.enter_context(registered.installed(sorted(own)))
         kernel = rows.kept_by(session.survey, [loaded_with(c) for c in configs(model)], session)

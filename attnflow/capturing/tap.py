@@ -8,6 +8,7 @@ A softmax outside any attention module (a router, a classifier) is left alone.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -190,7 +191,7 @@ class Tap(TorchFunctionMode):
 
     def _fused(self, site: Site, func: Any, args: Any, kwargs: Any) -> Any:
         """``scaled_dot_product_attention`` keeps its weights to itself: they are computed beside it."""
-        given = bound(_sdpa_signature, args, kwargs)
+        given = bound(sdpa_weights, args, kwargs)  # as a builtin the function itself has no signature to read
         if self.session.gradients and not given["query"].requires_grad:
             given["query"] = given["query"].detach().requires_grad_()
         weights = sdpa_weights(**given)
@@ -238,11 +239,11 @@ class Tap(TorchFunctionMode):
 _SEEN = {*SOFTMAXES, F.multi_head_attention_forward, F.scaled_dot_product_attention}
 
 
-def _sdpa_signature(
-    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
-) -> None:  # fmt: skip
-    """The arguments of ``scaled_dot_product_attention``, which as a builtin has no signature to read."""
+def tapped(session: Session) -> AbstractContextManager[object]:
+    """The tap, where a module needs it."""
+    wanted = session.route == "tap" or (session.route == "auto" and session.survey.tap)
+    session.open_tap = (lambda: Tap(session)) if wanted else nullcontext
+    return session.open_tap()
 
 
 def sdpa_weights(

@@ -199,7 +199,7 @@ def _name(found: list[Tower], paths: set[str]) -> None:
     paths = {p.removeprefix(shared) for p in paths}
     crossed = {t.name.split("#")[0] for t in found if t.kind == "cross"}
     two = any(_part(p, "encoder") for p in paths) and any(_part(p, "decoder") for p in paths)
-    kinds = {p: _label(p, paths, crossed, two) for p in paths}
+    kinds = {p: _label(p, paths, two) for p in paths}
     used: Counter[str] = Counter()
     for tower in found:
         path, _, stage = tower.name.partition("#")
@@ -229,7 +229,7 @@ def _part(path: str, word: str) -> bool:
     return any(part == word or part.endswith("_" + word) for part in path.split("."))
 
 
-def _label(path: str, paths: set[str], crossed: set[str], two: bool) -> str:
+def _label(path: str, paths: set[str], two: bool) -> str:
     if len(paths) == 1:
         return "self"
     if two and not _looks(path):

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from attnflow.capturing.notes import tapped
 from attnflow.capturing.session import Replace, Session
 from attnflow.capturing.state import prepared
 from attnflow.capturing.survey import survey
+from attnflow.capturing.tap import tapped
 from attnflow.errors import CaptureError
 from attnflow.inputs.running import unwrap
 

@@ -112,9 +112,9 @@ def test_no_matrix_of_all_rows_is_made(monkeypatch: Any) -> None:
         masks.append(kwargs.get("attn_mask"))
         return kernel(*args, **kwargs)
 
-    def noted(module: Any, query: torch.Tensor, *rest: Any) -> Any:
+    def noted(query: torch.Tensor, *rest: Any) -> Any:
         queries.append(query.shape[-2])
-        return mine(module, query, *rest)
+        return mine(query, *rest)
 
     monkeypatch.setattr(sdpa_attention.torch.nn.functional, "scaled_dot_product_attention", watched)
     monkeypatch.setattr(plain, "attention", noted)
@@ -194,6 +194,28 @@ def test_bad_batches() -> None:
         capture(llama(), inputs={"input_ids": torch.tensor([ids(), ids()])}, rows=[0])
     with pytest.raises(AttnFlowError, match="without a text"):
         capture(llama(), rows=[0])
+
+
+def test_a_list_of_texts_keeps_its_second_texts() -> None:
+    from attnflow import demo
+
+    model, words = demo.model(), demo.tokenizer()
+    texts, pairs = ["the key", "the keys"], ["is here", "are here"]
+    found = capture(model, words, texts, text_pair=pairs, rows=[0])
+    for one, text, pair in zip(found, texts, pairs, strict=True):
+        want = capture(model, words, text, text_pair=pair, rows=[0])
+        assert one.tokens == want.tokens and one.tokens[-2:] == tuple(pair.split())
+        np.testing.assert_array_equal(one.weights, want.weights)
+    for given in ("is here", pairs[:1]):
+        with pytest.raises(AttnFlowError, match="2 texts and 1 in text_pair: give one for each"):
+            capture(model, words, texts, text_pair=given, rows=[0])
+
+
+def test_scores_of_some_rows_know_which_positions_they_are_of() -> None:
+    some = capture(llama(), None, ids(), rows=[4, 7])
+    for method in (raw, direct):
+        assert method(some, position=1).position == method(some).at(position=1).position == 7
+        assert method(some).kept_rows == (4, 7)
 
 
 def test_chosen() -> None:

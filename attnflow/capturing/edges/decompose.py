@@ -15,7 +15,7 @@ from attnflow.capturing.edges.parts import Parts, Unsupported
 from attnflow.capturing.edges.steps import Step, View
 from attnflow.capturing.edges.trace import Trace
 from attnflow.capturing.plain import Again
-from attnflow.capturing.session import Call, Projection, Record, Session
+from attnflow.capturing.session import Call, Computed, Projection, Record, Session
 from attnflow.capturing.survey import Site
 from attnflow.errors import CaptureError
 
@@ -53,20 +53,10 @@ class Decomposition:
         """While the model runs."""
         return self.trace
 
-    def attended(
-        self,
-        call: Call,
-        site: Site,
-        weights: torch.Tensor | Again,
-        values: torch.Tensor,
-        out: torch.Tensor,
-        query: torch.Tensor,
-        rows: tuple[int, ...] | None = None,
-        mixes: bool = False,
-    ) -> None:
+    def attended(self, call: Call, site: Site, given: Computed) -> None:
         """A call through transformers' interface."""
-        kept = None if isinstance(weights, Again) else self._kept(weights)
-        self.trace.begin(call, site, weights, values, out, query, kept, self._past(call), rows, mixes)
+        kept = None if isinstance(given.weights, Again) else self._kept(given.weights)
+        self.trace.begin(call, site, given, kept, self.session.given[call.run].past)
 
     def weighed(self, call: Call, site: Site, weights: torch.Tensor, four: torch.Tensor) -> None:
         """A softmax; the values are found where the weights are multiplied with them."""
@@ -95,9 +85,6 @@ class Decomposition:
 
     def _kept(self, weights: torch.Tensor) -> torch.Tensor | None:
         return self.session.reduction.whole(weights) if self.edges == "attention" else None
-
-    def _past(self, call: Call) -> int:
-        return self.session.given[call.run].past
 
     def _close(self, opened: Open, steps: tuple[Step, ...], t: torch.Tensor, view: View) -> None:
         pieces, error = [], 0.0

@@ -17,8 +17,7 @@ from torch import nn
 
 from attnflow.capturing.edges.again import Attended, Entry, Replay, far, kept, refusal, states
 from attnflow.capturing.edges.decompose import limit, own_positions, settled
-from attnflow.capturing.plain import Again
-from attnflow.capturing.session import ACTIVE, Call, Projection, Record, Session
+from attnflow.capturing.session import ACTIVE, Call, Computed, Projection, Record, Session
 from attnflow.capturing.survey import Site
 
 
@@ -43,19 +42,9 @@ class ValueZeroing:
                 stack.callback(layer.register_forward_hook(self._leave).remove)
             yield
 
-    def attended(
-        self,
-        call: Call,
-        site: Site,
-        weights: torch.Tensor | Again,
-        values: torch.Tensor,
-        out: torch.Tensor,
-        query: torch.Tensor,
-        rows: tuple[int, ...] | None = None,
-        mixes: bool = False,
-    ) -> None:
+    def attended(self, call: Call, site: Site, given: Computed) -> None:
         """A call through transformers' interface."""
-        self._note(call, site, weights, values, out, "interface")
+        self._note(call, site, given.weights, given.values, given.out, "interface")
 
     def weighed(self, call: Call, site: Site, weights: torch.Tensor, four: torch.Tensor) -> None:
         """A softmax."""

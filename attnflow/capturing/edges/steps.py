@@ -92,7 +92,6 @@ class Add:
     x: torch.Tensor
     own: torch.Tensor
     view: View
-    sign: float = 1.0
 
 
 Step = Linear | Scale | Centre | Norm | Add

@@ -33,7 +33,7 @@ from attnflow.capturing.edges.form import (
 )  # fmt: skip
 from attnflow.capturing.edges.steps import Add, Centre, Linear, Scale, Step, View
 from attnflow.capturing.plain import Again
-from attnflow.capturing.session import Call, Projection, Session
+from attnflow.capturing.session import Call, Computed, Projection, Session
 from attnflow.capturing.survey import Site
 
 
@@ -98,18 +98,14 @@ class Trace(TorchFunctionMode):
 
     # What capture tells.
 
-    def begin(
-        self, call: Call, site: Site, weights: torch.Tensor | Again, values: torch.Tensor, out: torch.Tensor,
-        query: torch.Tensor, kept: torch.Tensor | None = None, past: int = 0, rows: tuple[int, ...] | None = None,
-        mixes: bool = False,
-    ) -> None:  # fmt: skip
-        """Follow ``out`` [B, n, H, width] = ``weights`` [B, H, n, m] × ``values``, of which there may be some rows."""
+    def begin(self, call: Call, site: Site, given: Computed, kept: torch.Tensor | None = None, past: int = 0) -> None:
+        """Follow the output [B, n, H, width] of one call: weights [B, H, n, m] × values, where nothing else is done."""
+        weights, values, out, query = given.weights, given.values, given.out, given.query
         opened = self._open(call, site, query, past)
-        opened.mixes = mixes
         opened.weights, opened.values, opened.out, opened.kept = weights, values, out, kept
+        opened.mixes, opened.rows = given.mixes, given.rows
         batch, heads = weights.shape[:2]
-        n = weights.shape[2] if rows is None else query.shape[-2]
-        opened.rows, opened.positions = rows, n
+        opened.positions = n = weights.shape[2] if given.rows is None else query.shape[-2]
         if values.ndim != 4 or out.numel() != batch * n * heads * values.shape[-1] or out.shape[:2] != (batch, n):
             opened.lost = f"attention that gives {tuple(out.shape)} of weights {tuple(weights.shape)}"
             return
