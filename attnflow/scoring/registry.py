@@ -347,7 +347,8 @@ def _hint(needs: str | None) -> str:
 
 def _own(function: Callable[..., Any], needs: str) -> Method:
     """A function that was passed where a name is expected; one that needs the model gets it with its inputs."""
-    title = f"{function.__module__}.{function.__qualname__}"
+    named = function if hasattr(function, "__qualname__") else type(function)  # a partial has no name of its own
+    title = f"{named.__module__}.{named.__qualname__}"
     if needs == "attention":
         return Method(title, function, needs, "")
     return Method(title, _Plain(function), needs, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import attnflow
-from attnflow import Relevance, compare, demo, methods, register
+from attnflow import Attention, Relevance, compare, demo, methods, raw, register
 from attnflow.errors import SelectionError
 from attnflow.scoring.explain import explain
 from attnflow.scoring.registry import calls, find, names, unregister
@@ -99,6 +100,13 @@ def test_two_methods_of_one_function_keep_their_names():
     asked = ["gradient", "integrated_gradients", "blankout-delete"]
     results = explain(demo.model(), demo.tokenizer(), demo.SENTENCE, methods=asked)
     assert [r.method for r in results] == asked
+
+
+def test_a_function_without_a_name_of_its_own_is_a_method_too():
+    asked = {"first head": functools.partial(raw, heads=0)}
+    (call,) = calls("methods", asked, "attention")
+    found = call.run(None, None, Attention.of(np.full((1, 2, 3, 3), 1 / 3), heads="all"), 0)
+    assert call.method.name == "functools.partial" and found.heads == 0
 
 
 def test_bad_registrations_and_names_are_refused():
