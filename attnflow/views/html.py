@@ -231,6 +231,8 @@ def _bars(results: Sequence[Relevance]) -> Markup:
 
 
 def _bar(score: float, part: float) -> Markup:
+    if np.isnan(score):
+        return Markup('<td class="bar">–</td>')
     cell = Markup('<td class="bar"><span{} style="width:{:.2f}rem"></span>{:.3f}</td>')
     return cell.format(_minus(part), 6 * abs(part), score)
 

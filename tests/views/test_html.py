@@ -97,7 +97,7 @@ def test_signed_and_missing_scores_are_told_apart():
     text = page([r])
     assert '<mark class="minus" style="--w:1.000"' in text
     assert '<td class="heat minus"' in text
-    assert "<td>–</td>" in text
+    assert "<td>–</td>" in text and '<td class="bar">–</td>' in text and ">nan<" not in text
 
 
 def test_a_result_shows_the_graph_of_its_attention_and_a_loaded_one_its_scores(tmp_path):
