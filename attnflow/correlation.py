@@ -88,7 +88,8 @@ def correlate(
             are taken as equal, then τ-b), "pearson", or "spearman_dense": the 1 − 6Σd²/(n(n²−1)) on dense ranks of
             the code published with Abnar & Zuidema (2020), wrong wherever scores are equal, and here only to explain
             figures that were computed with it.
-        special_tokens: False leaves out [CLS], </s> and their like (both sides must then know their tokens).
+        special_tokens: False leaves out [CLS], </s> and their like; one side must then be a :class:`Relevance`, which
+            knows its tokens.
         layer: one layer of ``scores`` by the model's own number; None for all.
         position: one output position of ``scores``.
         k: for "top_k_kendall".

@@ -51,9 +51,8 @@ def model() -> Any:
     from attnflow.models.shipped import load
 
     loaded, _ = load()
-    loaded.name_or_path = loaded.config.name_or_path = (
-        NAME  # a result names its model, and a path of this machine says less
-    )
+    # A result names its model, and a path of this machine says less.
+    loaded.name_or_path = loaded.config.name_or_path = NAME
     return loaded
 
 

@@ -1,6 +1,6 @@
-"""Figures that a notebook shows: made without pyplot, so that no state is left, and with pixels of their own.
+"""Figures that a notebook shows without pyplot, so that no state is left behind.
 
-A notebook knows how to show the figures of pyplot only. Of these, it shows the figure and the axes alike, so that
+A notebook shows pyplot's figures by itself. These figures and their axes give it their own pixels, so that
 ``relevance.plot()`` at the end of a cell is a picture.
 """
 

@@ -53,7 +53,7 @@ def refuse_overwrite(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def writing(path: Path, advice: str = UNCHANGED) -> Iterator[None]:
-    """What the system refuses in here (a full disk, no permission) as an error that names the path."""
+    """Turn what the system refuses in here (a full disk, no permission) into an error that names the path."""
     try:
         yield
     except OSError as error:
@@ -62,7 +62,7 @@ def writing(path: Path, advice: str = UNCHANGED) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever goes wrong with the content of a file as an error that names it: a file may hold anything."""
+    """Turn whatever goes wrong in here into an error that names the file: a file may hold anything."""
     try:
         yield
     except AttnFlowError as error:
@@ -79,7 +79,8 @@ def reading(path: Path) -> Iterator[None]:
 def write_bytes(path: Path, data: bytes, overwrite: bool, private: bool = False, advice: str = UNCHANGED) -> None:
     """Write all of ``data`` or nothing: an interrupted run leaves the old file as it was.
 
-    ``private``: for this user alone, whatever the umask says. ``advice``: what to do where it cannot be written.
+    With ``private`` only this user may read the file, whatever the umask says. ``advice`` ends the error that says
+    that the file cannot be written.
     """
     refuse_overwrite(path, overwrite)
     with writing(path, advice):

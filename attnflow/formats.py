@@ -37,7 +37,7 @@ _STYLE = (
 
 
 def page(title: str, body: str) -> str:
-    """A self-contained report: ``body`` is markup, in which whoever calls has escaped every text."""
+    """A self-contained report; ``body`` is markup in which the caller has escaped every text."""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width">{POLICY}<style>{_STYLE}</style></head><body>'

@@ -91,7 +91,7 @@ def gradient(
         baseline: where integrated gradients start: "zero" vectors, or the embedding of "pad", "mask", "unk" or
             an id, at every position.
         steps: steps of integrated gradients, or samples of gradient_shap.
-        batch_size: the largest number of of these steps per forward pass.
+        batch_size: the largest number of these steps per forward pass.
         route: "auto", or one of "hook", "get_input_embeddings", "inputs_embeds".
         seed: for gradient_shap, the one method with chance in it.
         untrained: True explains a model also where its head was drawn at random when it was loaded.
