@@ -66,8 +66,7 @@ def warm() -> None:
     """Compile the kernels before the forks."""
     import torch
 
-    from attnflow.capturing.edges.l1 import distances
-    from attnflow.capturing.edges.l2 import lengths, pairs, products_of
+    from attnflow.capturing.edges.kernels import distances, lengths, pairs, products_of
 
     for one in (torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.float64)):
         distances(one, one, None, one[0])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attnflow.capturing.edges import parts
-from attnflow.capturing.edges.form import Open
+from attnflow.capturing.edges.follow import Open
 from attnflow.capturing.edges.parts import Parts, Unsupported
 from attnflow.capturing.edges.steps import Step, View
 from attnflow.capturing.edges.trace import Trace

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from attnflow.capturing.edges.l1 import distances
-from attnflow.capturing.edges.l2 import lengths, pairs, products_of
+from attnflow.capturing.edges.kernels import distances, lengths, pairs, products_of
 from attnflow.capturing.edges.steps import Add, Centre, Linear, Norm, Scale, Sizes, Step, View, factor_kind
 
 BLOCK = 1 << 20

@@ -1,200 +1,318 @@
-"""Value zeroing: each layer is run again with the value of one input position set to zero, for each position in turn.
+"""One layer, run again with the value of one input position set to zero in one of its calls of attention.
 
-Mohebbi et al. (2023), equations 5 and 6: the score of input position *j* for output position *i* is the cosine distance
-between the layer's output at *i* with and without the value of *j*; rows are divided by their sums. Nothing is taken
-apart, so any layer will do that gives the same output when it is run again.
+What a value brings to the output of attention is a difference: out − α_h[i, j]·v_h[j]. So only what comes after
+attention is run for each input position, several of them at once. Two things are spared where the layer allows it:
+
+- The output projection is linear. What is missing after it is Σ_h α_h[i, j]·v_h[j]·W_O^h, which takes n·H·e
+  multiplications instead of n·e².
+- Output positions that do not see any of the input positions, as in causal models, do not change. If the layer gives
+  the same when it is given the later positions only, the earlier ones are left out.
+
+Both are tried on the layer itself before they are used.
 """
 
 from __future__ import annotations
 
-import warnings
+import copy
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from attnflow.capturing.edges.again import Attended, Entry, Replay, far, kept, refusal, states
-from attnflow.capturing.edges.decompose import limit, own_positions, settled
-from attnflow.capturing.session import ACTIVE, Call, Computed, Projection, Record, Session
+from attnflow.capturing.edges.decompose import limit
+from attnflow.capturing.session import ACTIVE, Call, Session
 from attnflow.capturing.survey import Site
+from attnflow.capturing.tap import Tap
+from attnflow.errors import CaptureError
+
+CHUNK = 1 << 20
+"""How many numbers of layer outputs are computed at once."""
+
+STARTS = 8
+"""In how many steps earlier output positions are left out."""
 
 
-class ValueZeroing:
-    """Notes what every layer is given, and runs it again as soon as it is through."""
+@dataclass(eq=False)
+class Attended:
+    """One call inside a layer: ``number`` says how many its module had made before, in this entry of the layer.
 
-    by_rows = False
+    ``values`` and ``out`` are known of calls through the interface.
+    """
 
-    def __init__(self, model: nn.Module, session: Session) -> None:
-        self.session = session
-        self.layers = {id(s.module): _layer_of(model, s) for s in session.survey.sites.values()}
-        self.open: list[Entry] = []
-        self.slowly: set[str] = set()
+    call: Call
+    site: Site
+    number: int
+    weights: torch.Tensor
+    values: torch.Tensor | None
+    out: torch.Tensor | None
+    source: str
 
-    @contextmanager
-    def around(self) -> Iterator[None]:
-        """While the model runs: hooks on its layers."""
-        layers = {id(layer): layer for layer in self.layers.values() if layer is not None}
-        with ExitStack() as stack:
-            for layer in layers.values():
-                stack.callback(layer.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
-                stack.callback(layer.register_forward_hook(self._leave).remove)
-            yield
 
-    def attended(self, call: Call, site: Site, given: Computed) -> None:
-        """A call through transformers' interface."""
-        self._note(call, site, given.weights, given.values, given.out, "interface")
+@dataclass(eq=False)
+class Entry:
+    """A layer while it runs: what it was given and which calls it made."""
 
-    def weighed(self, call: Call, site: Site, weights: torch.Tensor, four: torch.Tensor) -> None:
-        """A softmax."""
-        self._note(call, site, four, None, None, "tap")
+    layer: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    calls: list[Attended] = field(default_factory=list)
 
-    def projected(self, call: Call, site: Site, weights: torch.Tensor, given: Projection) -> None:
-        """``multi_head_attention_forward``."""
-        self._note(call, site, weights, None, None, "tap")
 
-    def finish(self) -> None:
-        """The run is over."""
-        if self.slowly:
-            self.session.notes.append(
-                f"{len(self.slowly)} layers were run again for one position after the other, because their code does "
-                f"not take several at once (first: {min(self.slowly)})."
-            )
+class Replay:
+    """Runs a layer again without some input positions."""
 
-    def _note(self, call: Call, site: Site, weights: Any, values: Any, out: Any, source: str) -> None:
-        layer = self.layers[id(site.module)]
-        entry = next((e for e in reversed(self.open) if e.layer is layer), None)
-        if entry is None:
-            raise refusal(call, site, "it stands in no layer that could be run again")
-        number = sum(c.site is site for c in entry.calls)
-        entry.calls.append(Attended(call, site, number, weights.detach(), values, out, source))
+    def __init__(self, session: Session, entry: Entry, seen: Attended) -> None:
+        self.entry, self.seen = entry, seen
+        self.several = True
+        self.inner = Session(session.survey, layers=frozenset(), replace=self._replace, again=self._again)
+        self.counts: Counter[int] = Counter()
+        self.keep: torch.Tensor | None = None
+        self.delta: torch.Tensor | None = None
+        self.start = 0
+        self.subtracts = _subtracts(seen)
+        self.projection: OutputProjection | None = None
+        self.whole = torch.empty(0)
 
-    def _enter(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._mine():
-            self.open.append(Entry(layer, kept(args), kept(kwargs)))
+    def base(self) -> torch.Tensor:
+        """The layer's output with all input positions; what can be spared is found on the way."""
+        if not self.subtracts:
+            return self.run(None)
+        assert self.seen.out is not None
+        with projections_of(self.entry.layer, self.seen.out) as found:
+            out = self.run(None)
+        if len(found) == 1 and self.several:
+            self._try(found[0])
+        self.whole = out
+        return out
 
-    def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
-        if not self._mine():
-            return
-        while self.open:
-            entry = self.open.pop()
-            if entry.layer is layer:
-                break
-        else:
-            return
-        for seen in entry.calls:
-            with torch.no_grad(), self._quietly():
-                self._zero(entry, seen, states(output))
-
-    def _mine(self) -> bool:
-        return ACTIVE.get() is self.session
-
-    @contextmanager
-    def _quietly(self) -> Iterator[None]:
-        """The session that is open hears nothing of what is run again."""
-        before, token = self.session.quiet, ACTIVE.set(None)
-        self.session.quiet = True
+    def _try(self, projection: OutputProjection) -> None:
+        """Use a projection if one input position is missing after it as it is before it."""
+        column = int(self.seen.weights.sum((0, 1, 2)).argmax())
+        before = self.run(column)
+        self.projection = projection
         try:
-            yield
+            after = self.run(column)
+        except Exception:  # whatever the layer's code does
+            after = before.new_empty(0)
+        if far(after, before) > limit(before.dtype) / 10:
+            self.projection = None
+
+    def chunks(self, output: torch.Tensor) -> Iterator[tuple[int, list[int]]]:
+        """(first output position that may change, input positions) for all of these."""
+        n, m = self.seen.weights.shape[-2:]
+        starts = self._starts(output) if self.subtracts and n == m else [0]
+        for start, stop in zip(starts, [*starts[1:], m], strict=True):
+            step = max(1, CHUNK // max(output.numel() * (n - start) // n, 1))
+            for first in range(start, stop, step):
+                yield start, list(range(first, min(stop, first + step)))
+
+    def _starts(self, output: torch.Tensor) -> list[int]:
+        batch, _, n, _ = self.seen.weights.shape
+        starts = [0]
+        if output.ndim != 3 or output.shape[:2] != (batch, n) or not self.several:
+            return starts
+        for start in sorted({n * k // STARTS for k in range(1, STARTS)} - {0}):
+            if bool(self.seen.weights[:, :, :start, start:].any()) or not self._positionwise(start):
+                break
+            starts.append(start)
+        return starts
+
+    def _positionwise(self, start: int) -> bool:
+        """True if the layer gives the same for the output positions from ``start`` on when it is given no others."""
+        try:
+            return far(self.run(None, start), self.whole[:, start:]) <= limit(self.whole.dtype) / 10
+        except Exception:  # whatever the layer's code does with fewer positions
+            return False
+
+    def run(self, column: int | None, start: int = 0) -> torch.Tensor:
+        """The layer's output from ``start`` on without ``column``; with all of them if None."""
+        m = self.seen.weights.shape[-1]
+        keep = torch.ones(m, dtype=self.seen.weights.dtype, device=self.seen.weights.device)
+        if column is not None:
+            keep[column] = 0
+        delta = None if column is None or not self.subtracts else self._deltas([column], start)[0]
+        return self._forward(keep, delta, start)
+
+    def run_all(self, columns: list[int], start: int = 0) -> torch.Tensor:
+        """``[columns, …]``: the layer's output without each of them. What comes before attention is computed once."""
+        if self.subtracts:
+            ones = self.seen.weights.new_ones(self.seen.weights.shape[-1])
+            return torch.vmap(lambda d: self._forward(ones, d, start))(self._deltas(columns, start))
+        chosen = torch.tensor(columns, device=self.seen.weights.device)
+        keep = 1 - nn.functional.one_hot(chosen, self.seen.weights.shape[-1]).to(self.seen.weights.dtype)
+        return torch.vmap(lambda k: self._forward(k, None, start))(keep)
+
+    def _deltas(self, columns: list[int], start: int) -> torch.Tensor:
+        """What each of them brings: ``[columns, B, n, H, width]`` before the projection, ``[columns, …]`` after it."""
+        seen = self.seen
+        assert seen.values is not None and seen.out is not None
+        weights = seen.weights[:, :, start:, columns].permute(3, 0, 2, 1)
+        values = seen.values.repeat_interleave(seen.weights.shape[1] // seen.values.shape[1], 1)[:, :, columns]
+        if self.projection is None:
+            return (weights[..., None] * values.permute(2, 0, 1, 3)[:, :, None]).to(seen.out.dtype)
+        return weights.to(values.dtype) @ self.projection.of_heads(values)
+
+    def _forward(self, keep: torch.Tensor, delta: torch.Tensor | None, start: int) -> torch.Tensor:
+        self.keep, self.delta, self.start = keep, delta, start
+        self.counts.clear()
+        self.hit = self.due = False
+        entry, inner = self.entry, self.inner
+        n = self.seen.weights.shape[-2]
+        args, kwargs = later(kept(entry.args), start, n), later(kept(entry.kwargs), start, n)
+        token = ACTIVE.set(inner)
+        try:
+            with ExitStack() as stack:
+                for site in inner.survey.sites.values():
+                    if site.taps:
+                        _stacked(stack, inner, site)
+                if self.projection is not None:
+                    stack.callback(self.projection.module.register_forward_hook(self._projected).remove)
+                stack.enter_context(Tap(inner))
+                out = states(entry.layer.forward(*args, **kwargs))
         finally:
             ACTIVE.reset(token)
-            self.session.quiet = before
+            inner.stack.clear()
+        if out is None or not self.hit:
+            raise refusal(self.seen.call, self.seen.site, "its attention was not seen in the second run")
+        return out
 
-    def _zero(self, entry: Entry, seen: Attended, output: torch.Tensor | None) -> None:
-        batch, _, n, m = seen.weights.shape
-        if output is None or _by_position(output, batch, n) is None:
-            shape = None if output is None else tuple(output.shape)
-            raise refusal(
-                seen.call, seen.site,
-                f"its layer gives {shape} and attends in {batch} × {n} positions, as with windows, so that the output "
-                "of a position is not known",
-            )  # fmt: skip
-        replay = Replay(self.session, entry, seen)
-        base = replay.base()
-        error = far(base, output)
-        if error > limit(output.dtype):
-            raise refusal(seen.call, seen.site, f"its layer gives something else when run again (error {error:.1g})")
-        first = _by_position(base, batch, n)
-        assert first is not None
-        raw = torch.empty(batch, n, m, dtype=torch.float64 if first.dtype == torch.float64 else torch.float32)
-        for start, columns in replay.chunks(output):
-            rest = first[:, start:]
-            raw[:, :start, columns] = 0
-            for j, out in zip(columns, self._outputs(replay, columns, start), strict=True):
-                changed = _by_position(out, batch, n - start)
-                assert changed is not None
-                raw[:, start:, j] = cosine_distance(rest, changed).to(raw)
-        self._keep(seen, raw, error, output.dtype)
+    def _again(self, site: Site) -> torch.Tensor | None:
+        """The output of the call that is changed, where it is a difference; None for all others."""
+        if not self.subtracts or site is not self.seen.site:
+            return None
+        number = self.counts[id(site)]
+        self.counts[id(site)] += 1
+        if number != self.seen.number or self.seen.out is None:
+            return None
+        self.hit = self.due = True
+        out = self.seen.out[:, self.start :]
+        return out if self.delta is None or self.projection is not None else out - self.delta
 
-    def _outputs(self, replay: Replay, columns: list[int], start: int) -> Iterator[torch.Tensor]:
-        """The layer's outputs without each of ``columns``: all at once, or one after the other where that fails."""
-        if replay.several:
-            try:
-                with warnings.catch_warnings():
-                    # torch says of every operation that it has to take apart that this is slow.
-                    warnings.filterwarnings("ignore", "There is a performance drop")
-                    found = replay.run_all(columns, start)
-                yield from found
-                return
-            except Exception:  # whatever the layer's code does that does not take several at once
-                replay.several = False
-                self.slowly.add(replay.seen.call.name)
-        for j in columns:
-            yield replay.run(j, start)
+    def _projected(self, module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor | None:
+        """The output of the projection without what is missing."""
+        if not self.due or self.delta is None:
+            return None
+        self.due = False
+        return output - self.delta.reshape(output.shape)
 
-    def _keep(self, seen: Attended, raw: torch.Tensor, error: float, precision: torch.dtype) -> None:
-        n, m = raw.shape[1:]
-        past = self.session.given[seen.call.run].past
-        own = own_positions(seen.call, seen.site, n, m, past, raw.device)
-        weights = settled(raw, raw.sum(-1), own)
-        reduction = self.session.reduction
-        weights = weights.to(reduction.device or weights.device, reduction.dtype)
-        self.session.keep(Record(seen.call, seen.site, weights, n, m, seen.source, precision, error=error))
+    def _replace(self, call: Call, weights: torch.Tensor) -> torch.Tensor | None:
+        """A weight of zero is a value of zero: rows are not divided by their sums again."""
+        if self.subtracts or call.name != self.seen.call.name:
+            return None
+        number = self.counts[id(self.seen.site)]
+        self.counts[id(self.seen.site)] += 1
+        if number != self.seen.number or self.keep is None:
+            return None
+        self.hit = True
+        return weights * self.keep
 
 
-def cosine_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """1 − cos of the last axis, without the loss of digits of that difference; 0 for what is no more than rounding.
+@dataclass(frozen=True, eq=False)
+class OutputProjection:
+    """The output projection of attention: ``matrix`` [H · width, e]."""
 
-    >>> cosine_distance(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0]))
-    tensor(1.)
-    """
-    wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-    rounding = 4 * torch.finfo(a.dtype).eps
-    a, b = a.to(wide), b.to(wide)
-    long, other, far = a.norm(dim=-1), b.norm(dim=-1), (a - b).norm(dim=-1)
-    product = (2 * long * other).clamp(min=torch.finfo(wide).tiny)
-    found = ((far.square() - (long - other).square()) / product).clamp(min=0)
-    distance: torch.Tensor = found.masked_fill(far <= rounding * long, 0)
-    return distance
+    module: nn.Module
+    matrix: torch.Tensor
+
+    def of_heads(self, values: torch.Tensor) -> torch.Tensor:
+        """``[columns, B, H, e]`` of ``values`` [B, H, columns, width]."""
+        heads = self.matrix.reshape(values.shape[1], values.shape[-1], -1)
+        return (values @ heads).permute(2, 0, 1, 3)
 
 
-def _layer_of(model: nn.Module, site: Site) -> nn.Module | None:
-    """The layer in which a module stands: what checkpoints as a whole, else the item of its list of layers.
+@contextmanager
+def projections_of(layer: nn.Module, out: torch.Tensor) -> Iterator[list[OutputProjection]]:
+    """While a layer runs: its linear modules that are given ``out`` [B, n, H, width], the output of attention."""
+    from transformers.pytorch_utils import Conv1D
 
-    A module that stands in no list is run again with the module around it, if that is not the whole model.
-    """
-    from transformers.modeling_layers import GradientCheckpointingLayer
+    found: list[OutputProjection] = []
 
-    path = site.name.split(".")
-    above = [(".".join(path[:k]), model.get_submodule(".".join(path[:k]))) for k in range(len(path), 0, -1)]
-    found: nn.Module | None = next((m for _, m in above if isinstance(m, GradientCheckpointingLayer)), None)
-    depth = len(site.tower.split("."))
-    if found is None and site.tower and depth < len(path):
-        found = next((m for name, m in above if name == f"{site.tower}.{path[depth]}"), None)
-    if found is None:
-        found = next((m for name, m in above[1:] if name.rpartition(".")[2].isdigit()), None)
-    return found or (above[1][1] if len(above) > 1 else None)
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        x = args[0] if args else None
+        if not isinstance(x, torch.Tensor) or x.numel() != out.numel() or x.shape[-1] != out.shape[2] * out.shape[3]:
+            return
+        if torch.equal(x.reshape(out.shape), out):
+            linear = isinstance(module, nn.Linear)
+            matrix = module.weight.T if linear else module.weight
+            assert isinstance(matrix, torch.Tensor)
+            found.append(OutputProjection(module, matrix))
+
+    with ExitStack() as stack:
+        for module in layer.modules():
+            # A class of one's own, or a hook, may do more than multiply.
+            hooked = module._forward_hooks or module._forward_pre_hooks
+            if type(module) in (nn.Linear, Conv1D) and not hooked:
+                stack.callback(module.register_forward_hook(leave).remove)
+        yield found
 
 
-def _by_position(output: torch.Tensor, batch: int, n: int) -> torch.Tensor | None:
-    """``[batch, n, width]`` of a layer's output; None if its axes are others."""
-    if output.ndim == 3 and output.shape[:2] == (batch, n):
+def _subtracts(seen: Attended) -> bool:
+    """True if attention's output is weights × values, so that a value of zero is a difference."""
+    if seen.values is None or seen.out is None or seen.values.ndim != 4 or seen.out.ndim != 4:
+        return False
+    if seen.weights.shape[1] % seen.values.shape[1] or seen.weights.shape[-1] != seen.values.shape[2]:
+        return False
+    values = seen.values.repeat_interleave(seen.weights.shape[1] // seen.values.shape[1], 1)
+    mixed = (seen.weights.to(values.dtype) @ values).transpose(1, 2)
+    return mixed.shape == seen.out.shape and far(mixed, seen.out) <= limit(seen.out.dtype)
+
+
+def kept(given: Any) -> Any:
+    """Arguments as they are before the layer runs: a cache is filled by it, so it is copied."""
+    if isinstance(given, dict):
+        return {name: kept(value) for name, value in given.items()}
+    if type(given) in (tuple, list):
+        return type(given)(kept(value) for value in given)
+    return copy.deepcopy(given) if hasattr(given, "get_seq_length") else given
+
+
+def later(given: Any, start: int, n: int) -> Any:
+    """Arguments of a layer without the positions before ``start``: the second axis of what has ``n`` there."""
+    if not start:
+        return given
+    if isinstance(given, dict):
+        return {name: later(value, start, n) for name, value in given.items()}
+    if type(given) in (tuple, list):
+        return type(given)(later(value, start, n) for value in given)
+    several = isinstance(given, torch.Tensor) and given.ndim > 1 and given.shape[1] == n
+    return given[:, start:] if several else given
+
+
+def states(output: Any) -> torch.Tensor | None:
+    """The first tensor that a layer gives."""
+    if isinstance(output, torch.Tensor):
         return output
-    if output.ndim == 3 and output.shape[:2] == (n, batch):
-        return output.transpose(0, 1)
-    if output.ndim == 2 and output.shape[0] == batch * n:
-        return output.view(batch, n, -1)
-    if output.ndim == 4 and output.shape[0] == batch and output.shape[1] * output.shape[2] == n:
-        return output.flatten(1, 2)
-    return None
+    if isinstance(output, dict):
+        output = tuple(output.values())
+    return next((t for t in output if isinstance(t, torch.Tensor)), None) if isinstance(output, tuple | list) else None
+
+
+def far(mine: torch.Tensor, model: torch.Tensor) -> float:
+    """The largest difference, relative to the largest number."""
+    size = model.abs().max().clamp(min=torch.finfo(model.dtype).tiny)
+    return float((mine - model).abs().max() / size) if mine.shape == model.shape else float("inf")
+
+
+def _stacked(stack: ExitStack, session: Session, site: Site) -> None:
+    """Tell a session when the run is inside a module."""
+
+    def enter(module: nn.Module, args: Any) -> None:
+        session.stack.append((site, False, ()))
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        session.stack.pop()
+
+    stack.callback(site.module.register_forward_pre_hook(enter).remove)
+    stack.callback(site.module.register_forward_hook(leave).remove)
+
+
+def refusal(call: Call, site: Site, why: str) -> CaptureError:
+    """The error for a layer that cannot be run again."""
+    return CaptureError(
+        f"edges='value_zeroing': {call.name} ({type(site.module).__name__}, layer {call.layer}) cannot be run again "
+        f"with values of zero: {why}. Use edges='attention', or 'alti'."
+    )

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from attnflow.capturing.edges.follow import fits, follow_weights, moved, normed, ordered, projected, words
-from attnflow.capturing.edges.form import (
+from attnflow.capturing.edges.follow import (
     ADD,
     DIVIDE,
     IN_ORDER,
@@ -30,7 +29,14 @@ from attnflow.capturing.edges.form import (
     Node,
     Open,
     Operation,
-)  # fmt: skip
+    fits,
+    follow_weights,
+    moved,
+    normed,
+    ordered,
+    projected,
+    words,
+)
 from attnflow.capturing.edges.steps import Add, Centre, Linear, Scale, Step, View
 from attnflow.capturing.plain import Again
 from attnflow.capturing.session import Call, Computed, Projection, Session

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from torch import nn
 
 from attnflow.capturing.edges.decompose import Decomposition
-from attnflow.capturing.edges.replay import ValueZeroing
+from attnflow.capturing.edges.value_zeroing import ValueZeroing
 from attnflow.capturing.session import Session, Watch
 from attnflow.errors import SelectionError
 

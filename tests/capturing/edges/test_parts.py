@@ -12,7 +12,7 @@ from torch import nn
 
 from attnflow.capturing import plain
 from attnflow.capturing.capture import capture
-from attnflow.capturing.edges import l1, l2
+from attnflow.capturing.edges import kernels
 from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.zoo.check import differences, snapshot
@@ -210,16 +210,16 @@ def test_other_devices_compute_the_same():
     w, heads, y = torch.rand(2, 3, 5, 4), torch.randn(2, 3, 4, 6), torch.randn(2, 5, 6)
     w[0, :, 2, 1] = 0
     scale = torch.rand(2, 5)
-    one, two = l1.distances(w, heads, scale, y), l1._by_products(w, heads, scale, y)
+    one, two = kernels.distances(w, heads, scale, y), kernels._by_products(w, heads, scale, y)
     assert torch.allclose(one, two, atol=1e-5) and one[0, 2, 1] == 0
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        two = l1.distances(w, heads, scale, y)
+        two = kernels.distances(w, heads, scale, y)
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(one, two)
-    later = l1.distances(w, heads[:, :, 3:], scale, y, 3)
+    later = kernels.distances(w, heads[:, :, 3:], scale, y, 3)
     assert torch.equal(later, one[..., 3:])
 
 
@@ -229,7 +229,7 @@ def test_lengths_are_those_of_the_vectors():
     w[0, :, 2] = 0
     w[1, 0, 3, 64:] = 0
     t = torch.einsum("bhij,bhje->bije", w, heads)
-    found = l2.lengths(w, l2.pairs(l2.products_of(heads)))
+    found = kernels.lengths(w, kernels.pairs(kernels.products_of(heads)))
     assert torch.allclose(found, t.norm(dim=-1), atol=1e-5) and not found[0, 2].any()
 
 

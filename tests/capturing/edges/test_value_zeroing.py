@@ -11,7 +11,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from attnflow.capturing.capture import capture
-from attnflow.capturing.edges import again, replay
+from attnflow.capturing.edges import replay, value_zeroing
 from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.capturing.edges import naive
@@ -128,7 +128,7 @@ def starts_of(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, l
     """Value zeroing of a model, where each layer began, and whether its projection was spared."""
     starts: list[list[int]] = []
     spared: list[bool] = []
-    before = again.Replay._starts
+    before = replay.Replay._starts
 
     def noted(self: Any, output: torch.Tensor) -> list[int]:
         found = before(self, output)
@@ -136,7 +136,7 @@ def starts_of(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, l
         spared.append(self.projection is not None)
         return found
 
-    monkeypatch.setattr(again.Replay, "_starts", noted)
+    monkeypatch.setattr(replay.Replay, "_starts", noted)
     return capture(model, inputs=IDS, edges="value_zeroing"), starts, spared
 
 
@@ -209,5 +209,5 @@ def test_refusals():
 def test_cosine_distance_keeps_its_digits():
     a = torch.tensor([1.0, 0.0])
     b = torch.tensor([1.0, 1e-4])
-    assert float(replay.cosine_distance(a, b)) == pytest.approx(5e-9, rel=1e-3)
-    assert replay.cosine_distance(a, a * (1 + 1e-7)) == 0
+    assert float(value_zeroing.cosine_distance(a, b)) == pytest.approx(5e-9, rel=1e-3)
+    assert value_zeroing.cosine_distance(a, a * (1 + 1e-7)) == 0

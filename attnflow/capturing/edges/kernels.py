@@ -1,0 +1,207 @@
+"""Compiled kernels for all pairs of positions: how far a part brings the output (L1), and how long a part is (L2).
+
+ALTI needs ‖y_i‖₁ − ‖y_i − T_i(j)‖₁: every coordinate of every part is needed once, and none is kept. In numbers this is
+n²·H·e multiplications per layer, about two thirds of the layer's own at 512 tokens. A matrix product would write all
+n²·e coordinates to memory; the kernel holds one part at a time, in the first cache.
+
+Norms need ‖Σ_h α_h[i, j]·u_h[j]‖₂, and Gram matrices give it without any vector of a pair:
+
+    ‖Σ_h α_h u_h‖² = αᵀ·G_j·α with G_j [H, H], the products of the head vectors u_h of input position j
+
+This takes n²·H² multiplications instead of n²·H·e. The kernel reads weights and Gram matrices as they lie in memory,
+some columns at a time; products of matrices would need the weights in another order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+
+_WIDTH = 128
+"""Input positions in one pass."""
+
+_NEAR = 512
+"""Input positions whose weights are read one after the other, while their Gram matrices are in the second cache."""
+
+
+def distances(
+    weights: torch.Tensor,
+    heads: torch.Tensor,
+    scale: torch.Tensor | None,
+    y: torch.Tensor,
+    first: int = 0,
+) -> torch.Tensor:
+    """``[B, n, m']`` of ``weights`` [B, H, n, m], ``heads`` [B, H, m', e] and ``y`` [B, n, e].
+
+    ``heads`` are those of the input positions from ``first`` on. ``scale`` [B, n] is a factor of each output position.
+    Pairs of which all weights are zero get zero.
+    """
+    if y.device.type != "cpu":
+        return _by_products(weights[..., first : first + heads.shape[2]], heads, scale, y)
+    found = torch.empty(len(y), heads.shape[2], y.shape[1], dtype=y.dtype)
+    factor = torch.ones(y.shape[:2], dtype=y.dtype) if scale is None else scale.contiguous()
+    weights, heads, y = weights.contiguous(), heads.contiguous(), y.contiguous()
+    for b in range(len(weights)):
+        given = (weights[b].numpy(), heads[b].numpy(), factor[b].numpy(), y[b].numpy())
+        columns(_compiled(_distances), found[b], first, *given)
+    return found.transpose(1, 2)
+
+
+def _by_products(weights: Any, heads: Any, scale: Any, y: torch.Tensor) -> torch.Tensor:
+    """The same by matrix products, for other devices than the processor."""
+    length, out = y.abs().sum(-1), y.new_empty(*y.shape[:2], heads.shape[2])
+    for j in range(out.shape[2]):
+        w = weights[..., j].transpose(1, 2)
+        part = torch.matmul(w, heads[:, :, j])
+        far = (y - (part if scale is None else part * scale[..., None])).abs().sum(-1)
+        out[:, :, j] = torch.where((w != 0).any(-1), length - far, 0.0)
+    return out
+
+
+def products_of(heads: torch.Tensor) -> torch.Tensor:
+    """``[B, m, H, H]`` of ``heads`` [B, H, m, e]: the products of two heads' vectors at each input position."""
+    across = heads.transpose(1, 2)
+    return torch.matmul(across, across.transpose(-1, -2))
+
+
+def pairs(gram: torch.Tensor) -> torch.Tensor:
+    """``[B, H·(H + 1)/2, m]`` of ``gram`` [B, m, H, H].
+
+    Two heads stand for both of their orders, so that their product is there once, doubled.
+    """
+    count = gram.shape[-1]
+    one, other = torch.triu_indices(count, count, device=gram.device)
+    found = gram[..., one, other] * torch.where(one == other, 1.0, 2.0).to(gram.dtype)
+    return found.transpose(1, 2).contiguous()
+
+
+def lengths(weights: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+    """``[B, n, m]`` of ``weights`` [B, H, n, m] and the :func:`pairs` of all input positions.
+
+    >>> u = torch.tensor([[[[3.0, 0.0]], [[0.0, 4.0]]]])
+    >>> lengths(torch.tensor([[[[1.0]], [[1.0]]]]), pairs(products_of(u)))
+    tensor([[[5.]]])
+    """
+    batch, count, n, m = weights.shape
+    out = weights.new_zeros(batch, n, m)
+    if weights.device.type != "cpu":
+        for p, (one, other) in enumerate(torch.triu_indices(count, count).T.tolist()):
+            out += weights[:, one] * weights[:, other] * products[:, p, None]
+        return out.clamp_(min=0).sqrt_()
+    weights = weights.contiguous()
+    for b in range(batch):
+        columns(_compiled(_lengths), out[b].T, weights[b].numpy(), products[b].numpy())
+    return out
+
+
+def columns(kernel: Any, out: torch.Tensor, *given: Any) -> None:
+    """Let a kernel fill ``out`` [m, n] from one input position to another, shared out among torch's number of threads.
+
+    The kernel lets go of the interpreter, so that its threads run together.
+    """
+    m = len(out)
+    threads = min(torch.get_num_threads(), m)
+    if threads < 2:
+        kernel(0, m, out.numpy(), *given)
+        return
+    cuts = [m * k // threads for k in range(threads + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = [pool.submit(kernel, cuts[k], cuts[k + 1], out.numpy(), *given) for k in range(threads)]
+        for job in jobs:
+            job.result()
+
+
+@functools.cache
+def _compiled(function: Callable[..., None]) -> Any:
+    from numba import njit
+
+    # Rounding may be in any order; infinities and NaN keep their meaning.
+    return njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})(function)
+
+
+def _distances(
+    first: int, last: int, out: Any, skip: int, w: Any, heads: Any, scale: Any, y: Any
+) -> None:  # pragma: no cover: compiled
+    """``out`` [m', n] of ``w`` [H, n, m], ``heads`` [H, m', e], ``y`` [n, e]; four heads in one pass."""
+    count, n, _ = w.shape
+    width = heads.shape[2]
+    rest, length, a = np.empty(width, y.dtype), np.empty(n, y.dtype), np.empty(count, y.dtype)
+    for i in range(n):
+        # Summed as the distances below are, so that a part of zero is at a distance of exactly the length.
+        for x in range(width):
+            rest[x] = y[i, x]
+        far = rest[0] * 0
+        for x in range(width):
+            far += abs(rest[x])
+        length[i] = far
+    for j in range(first, last):
+        for i in range(n):
+            used = False
+            for h in range(count):
+                a[h] = w[h, i, skip + j] * scale[i]
+                used |= w[h, i, skip + j] != 0
+            if not used:
+                out[j, i] = 0
+                continue
+            for x in range(width):
+                rest[x] = y[i, x]
+            h = 0
+            while h + 4 <= count:
+                a0, a1, a2, a3 = a[h], a[h + 1], a[h + 2], a[h + 3]
+                u0, u1, u2, u3 = heads[h, j], heads[h + 1, j], heads[h + 2, j], heads[h + 3, j]
+                for x in range(width):
+                    rest[x] -= a0 * u0[x] + a1 * u1[x] + a2 * u2[x] + a3 * u3[x]
+                h += 4
+            while h < count:
+                a0, u0 = a[h], heads[h, j]
+                for x in range(width):
+                    rest[x] -= a0 * u0[x]
+                h += 1
+            far = rest[0] * 0
+            for x in range(width):
+                far += abs(rest[x])
+            out[j, i] = length[i] - far
+
+
+def _lengths(first: int, last: int, out: Any, w: Any, pairs: Any) -> None:  # pragma: no cover: compiled
+    """``out`` [m, n] of ``w`` [H, n, m] and ``pairs`` [H·(H + 1)/2, m]; two heads in one pass."""
+    count, n, _ = w.shape
+    total, part = np.empty(_WIDTH, w.dtype), np.empty(_WIDTH, w.dtype)
+    for begin in range(first, last, _NEAR):
+        for i in range(n):
+            for start in range(begin, min(last, begin + _NEAR), _WIDTH):
+                width = min(_WIDTH, last - start)
+                used = False
+                for h in range(count):
+                    for x in range(width):
+                        used |= w[h, i, start + x] != 0
+                    if used:
+                        break
+                total[:] = 0
+                p = 0
+                for h in range(count if used else 0):
+                    part[:] = 0
+                    g = h
+                    # Slices, so that the compiler knows of no negative index and takes several at once.
+                    while g + 2 <= count:
+                        a, b = pairs[p, start : start + width], pairs[p + 1, start : start + width]
+                        c, d = w[g, i, start : start + width], w[g + 1, i, start : start + width]
+                        for x in range(width):
+                            part[x] += a[x] * c[x] + b[x] * d[x]
+                        g += 2
+                        p += 2
+                    if g < count:
+                        a, c = pairs[p, start : start + width], w[g, i, start : start + width]
+                        for x in range(width):
+                            part[x] += a[x] * c[x]
+                        p += 1
+                    c = w[h, i, start : start + width]
+                    for x in range(width):
+                        total[x] += part[x] * c[x]
+                for x in range(width):
+                    out[start + x, i] = np.sqrt(max(total[x], 0))
