@@ -20,7 +20,7 @@ from attnflow.answers.attribution import Attribution
 from attnflow.answers.leave_one_out import check_ways
 from attnflow.answers.reading import check_methods
 from attnflow.comparing.plan import identity
-from attnflow.comparing.records import Layout
+from attnflow.comparing.records import Layout, failures
 from attnflow.comparing.runs import Run, Worker, check_engine
 from attnflow.errors import InputError, SelectionError
 from attnflow.files import as_path
@@ -165,9 +165,7 @@ class Cited:
     @property
     def failed(self) -> dict[int, str]:
         """The questions that could not be done, with the reason."""
-        found = self.records()
-        bad = found[found["error"].notna()]
-        return dict(zip(bad["example"], bad["error"], strict=True))
+        return failures(self.table)
 
     def __repr__(self) -> str:
         return f"Cited({len(set(self.table.column('example').to_pylist()))} questions)"

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow import files
+from attnflow.comparing.records import COMPARE, failures, read_result, write_result
 from attnflow.errors import FileError, SelectionError
 from attnflow.formats import as_written
 from attnflow.numbers import at_least, check_kind, seed_of, truth, word
@@ -71,11 +72,7 @@ class Comparison:
     @property
     def failed(self) -> dict[int, str]:
         """Examples that could not be scored, with the reason."""
-        if "error" not in self.table.column_names:
-            return {}
-        frame = self.table.to_pandas()
-        bad = frame[frame["error"].notna()]
-        return {int(e): str(r) for e, r in zip(bad["example"], bad["error"], strict=True)}
+        return failures(self.table)
 
     def __repr__(self) -> str:
         frame = self.records
@@ -143,7 +140,11 @@ class Comparison:
         if wanted not in have:
             raise SelectionError(f"reference={reference!r} was not computed. There is: {', '.join(have)}.")
         frame = frame[frame["reference"] == wanted]
-        axes = _new_axes() if ax is None else ax
+        axes = ax
+        if axes is None:
+            from attnflow.figures import new_axes, new_figure
+
+            axes = new_axes(new_figure(5, 3.5))
         for method, curve in frame.groupby("method", sort=False):
             line = curve.sort_values("layer")
             (drawn,) = axes.plot(line["layer"], line["mean"], marker="o", label=str(method))
@@ -154,68 +155,41 @@ class Comparison:
         axes.legend()
         return as_written(axes)  # type: ignore[no-any-return]
 
-    def _cells(self, correlation: str | None, special: bool | None, sign: str) -> tuple[list[str], list[list[str]]]:
+    def _cells(self, correlation: str | None, special: bool | None) -> tuple[list[str], list[list[str]]]:
         frame = self._chosen(correlation, special)
         layers = sorted(frame["layer"].unique())
         lines = []
         for (reference, method), group in frame.groupby(["reference", "method"], sort=False):
             by_layer = group.set_index("layer")
-            cells = [_cell(by_layer, layer, sign) for layer in layers]
+            cells = [_cell(by_layer, layer) for layer in layers]
             counts = [f"{int(group['n'].max())}", f"{int(group['nan'].max())}", f"{group['ties'].mean():.2f}"]
             lines.append([str(reference), str(method), *cells, *counts])
         return ["reference", "method", *(f"layer {i}" for i in layers), "n", "NaN", "ties"], lines
 
     def to_markdown(self, correlation: str | None = None, special: bool | None = None) -> str:
         """Mean ± standard deviation per layer; n, NaN (the most over layers) and ties (mean over layers)."""
-        head, lines = self._cells(correlation, special, "±")
-        return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
+        head, lines = self._cells(correlation, special)
+        return pipes(head, lines)
 
     def to_latex(self, correlation: str | None = None, special: bool | None = None) -> str:
         """The same as a booktabs table."""
-        head, lines = self._cells(correlation, special, "±")
-        body = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
-        layers = len(head) - 5
-        return "\n".join(
-            [
-                rf"\begin{{tabular}}{{ll{'c' * layers}rrr}}",
-                r"\toprule",
-                " & ".join(map(_latex, head)) + r" \\",
-                r"\midrule",
-                *body,
-                r"\bottomrule",
-                r"\end{tabular}",
-            ]
-        )
+        head, lines = self._cells(correlation, special)
+        return booktabs(f"ll{'c' * (len(head) - 5)}rrr", head, lines)
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write records, settings and costs to one Parquet file."""
-        from attnflow.comparing.records import write_result
-
-        head = {
-            "format": FORMAT, "settings": dict(self.settings), "costs": dict(self.costs), "bootstrap": self.bootstrap,
-            "seed": self.seed,
-        }  # fmt: skip
-        write_result(files.as_path(path), self.table, head, overwrite)
+        write_result(path, self, FORMAT, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Comparison:
         """Read what :meth:`save` wrote, or the folder of a run (also of one that is not finished)."""
-        from attnflow.comparing.records import load_folder, read_result
-
-        location = files.as_path(path)
-        if location.is_dir():
-            records, settings = load_folder(location)
-            return cls(records.table(), settings, records.costs())
-        table, kept = read_result(location, "Comparison.save", first_sealed=2)
-        with files.reading(location):
-            costs = {str(k): float(v) for k, v in kept["costs"].items()}
-            return cls(_checked(table), dict(kept["settings"]), costs, int(kept["bootstrap"]), int(kept["seed"]))
+        kept = read_result(path, "Comparison.save", first_sealed=2)
+        with files.reading(files.as_path(path)):
+            return cls(**{**kept, "table": _checked(kept["table"])})
 
 
 def _checked(table: pa.Table) -> pa.Table:
     """The table, if its columns are of the kinds that a comparison has."""
-    from attnflow.comparing.records import COMPARE
-
     missing = [name for name in (*KEYS, "example", "value", "ties") if name not in table.column_names]
     if missing:
         raise FileError(
@@ -249,24 +223,29 @@ def interval(
     return float(low), float(high)
 
 
-def _cell(by_layer: Any, layer: int, sign: str) -> str:
+def _cell(by_layer: Any, layer: int) -> str:
     if layer not in by_layer.index:
         return ""
     row = by_layer.loc[layer]
-    return f"{row['mean']:.2f} {sign} {row['std']:.2f}"
+    return f"{row['mean']:.2f} ± {row['std']:.2f}"
 
 
 _SPECIAL_SIGNS = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}"}
 
 
+def pipes(head: list[str], lines: list[list[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
+
+
+def booktabs(columns: str, head: list[str], lines: list[list[str]]) -> str:
+    """A table in LaTeX; ``columns`` says how each column is set ("lcr")."""
+    rows = [" & ".join(map(_latex, line)) + r" \\" for line in [head, *lines]]
+    rule = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule"]
+    return "\n".join([*rule, r"\end{tabular}"])
+
+
 def _latex(text: str) -> str:
     plain = "".join(_SPECIAL_SIGNS.get(c, c) for c in text)
-    plain = plain.replace(" ± ", r" $\pm$ ")
+    plain = plain.replace(" ± ", r" $\pm$ ").replace("↑", r"$\uparrow$").replace("↓", r"$\downarrow$")
     return f"${plain.split(' ')[0]}$ {' '.join(plain.split(' ')[1:])}" if plain.startswith("-") else plain
-
-
-def _new_axes() -> Axes:
-    """Axes of a figure of their own, so that pyplot's state is left alone."""
-    from attnflow.figures import new_axes, new_figure
-
-    return new_axes(new_figure(5, 3.5))

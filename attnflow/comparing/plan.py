@@ -1,23 +1,24 @@
-"""What a comparison computes: methods, references and their options, checked before anything runs."""
+"""What a comparison computes: methods, references and their options, checked before anything runs; and its worker."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from attnflow.comparing.records import COMPARE, Layout
+from attnflow.comparing.runs import Worker
+from attnflow.comparing.scorer import Scorer, at_layers, correlated
 from attnflow.correlation import METHODS as CORRELATIONS
 from attnflow.digests import config_digest, files_digest, tokenizer_digest, weights_digest
 from attnflow.errors import SelectionError
-from attnflow.inputs.running import unwrap
+from attnflow.inputs.datasets import Row
+from attnflow.inputs.example import one_example
+from attnflow.inputs.running import undisturbed, unwrap
 from attnflow.models.loading import commit_of
 from attnflow.numbers import check_max_length, wholes, word
 from attnflow.scoring.registry import MethodCall, Spec, calls
-
-if TYPE_CHECKING:
-    from attnflow.comparing.runs import Worker
 
 UNITS = ("token", "word")
 
@@ -56,8 +57,6 @@ class ComparePlan(Plan):
 
     def worker(self, model: Any, tokenizer: Any) -> Worker:
         """What turns rows into records."""
-        from attnflow.comparing.worker import CompareWorker
-
         return CompareWorker(model, tokenizer, self)
 
     def settings(self) -> dict[str, Any]:
@@ -70,6 +69,13 @@ class ComparePlan(Plan):
             "special_tokens": list(self.special),
             "k": self.k,
         }
+
+
+def check_choices(unit: str, on_error: str) -> None:
+    """Refuse a unit or a way to take errors that there is not."""
+    for argument, value, known in (("unit", unit, UNITS), ("on_error", on_error, ("raise", "skip"))):
+        if word(value, argument) not in known:
+            raise SelectionError(f"{argument}={value!r} is not known. Use one of: {', '.join(known)}.")
 
 
 def make_plan(
@@ -85,9 +91,7 @@ def make_plan(
     for name in chosen:
         if word(name, "correlation") not in CORRELATIONS:
             raise SelectionError(f"correlation={name!r} is not known. Use one of: {', '.join(CORRELATIONS)}.")
-    for argument, value, known in (("unit", rest["unit"], UNITS), ("on_error", rest["on_error"], ("raise", "skip"))):
-        if word(value, argument) not in known:
-            raise SelectionError(f"{argument}={value!r} is not known. Use one of: {', '.join(known)}.")
+    check_choices(rest["unit"], rest["on_error"])
     return ComparePlan(
         methods=calls("methods", methods, "attention"),
         references=calls("references", references, "model"),
@@ -96,6 +100,29 @@ def make_plan(
         layers=None if layers is None else wholes(layers, "layers"),
         **{**rest, "max_length": check_max_length(rest["max_length"])},
     )
+
+
+class CompareWorker(Worker):
+    """One record per method, reference, correlation and layer, with and without special tokens."""
+
+    def __init__(self, model: Any, tokenizer: Any, plan: ComparePlan) -> None:
+        super().__init__(model, tokenizer, plan.on_error, plan.untrained, "Comparing")
+        self.plan = plan
+
+    def score(self, row: Row) -> Iterator[dict[str, Any]]:
+        """The correlations of one example."""
+        plan = self.plan
+        with undisturbed(self.model) as model:
+            with self.costs.timed("encode"):
+                example = one_example(model, self.tokenizer, row.text, plan.max_length)
+                goal, _ = example.goal(row.target, plan.position, None)
+            scorer = Scorer(example, goal, plan.position, plan.unit, batch_size=plan.batch_size, costs=self.costs)
+            scores = {call.name: at_layers(scorer.score(call), plan.layers) for call in plan.methods}
+            references = {call.name: scorer.score(call) for call in plan.references}
+        with self.costs.timed("correlate"):
+            how: dict[str, Any] = {"correlations": plan.correlations, "special": plan.special, "k": plan.k}
+            found = list(correlated(scorer.tokens, scores, references, **how))
+        yield from ({"target": goal.label, **record} for record in found)
 
 
 def identity(model: Any, tokenizer: Any, kept: bool) -> dict[str, Any]:

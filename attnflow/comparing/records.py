@@ -232,39 +232,60 @@ def read_parts(folder: Path, layout: Layout = COMPARE) -> Iterator[pa.Table]:
         yield table
 
 
-def load_folder(folder: Path, layout: Layout = COMPARE) -> tuple[Records, dict[str, Any]]:
-    """(records, settings) of the run in ``folder``, also of one that is not finished; nothing is written."""
-    settings = read_settings(folder)
-    records = Records(None, layout)
-    for table in read_parts(folder, layout):
-        records.add(table)
-    return records, settings
+def failures(table: pa.Table) -> dict[int, str]:
+    """Examples that could not be done, with the reason."""
+    if "error" not in table.column_names:
+        return {}
+    frame = table.select(["example", "error"]).to_pandas().dropna()
+    return {int(e): str(r) for e, r in zip(frame["example"], frame["error"], strict=True)}
 
 
-def write_result(path: Path, table: pa.Table, head: Mapping[str, Any], overwrite: bool) -> None:
-    """Write the records of a finished run, and what is known about them, to one sealed Parquet file."""
-    marked = table.replace_schema_metadata({_HEAD: json.dumps(dict(head)).encode()})
-    files.write_bytes(path, _parquet(sealed(marked)), overwrite)
+def write_result(path: str | os.PathLike[str], result: Any, version: int, overwrite: bool) -> None:
+    """Write the records of a finished run, and what is known about them, to one sealed Parquet file.
+
+    ``result`` has ``table``, ``settings``, ``costs``, ``bootstrap`` and ``seed``; ``version`` is that of its format.
+    """
+    head = {
+        "format": version, "settings": dict(result.settings), "costs": dict(result.costs),
+        "bootstrap": result.bootstrap, "seed": result.seed,
+    }  # fmt: skip
+    marked = result.table.replace_schema_metadata({_HEAD: json.dumps(head).encode()})
+    files.write_bytes(files.as_path(path), _parquet(sealed(marked)), overwrite)
 
 
-def read_result(path: Path, writer: str, first_sealed: int = 1) -> tuple[pa.Table, dict[str, Any]]:
-    """(table, head) as :func:`write_result` wrote them; ``first_sealed`` is the first format that has a digest."""
+def read_result(
+    path: str | os.PathLike[str], writer: str, layout: Layout = COMPARE, first_sealed: int = 1
+) -> dict[str, Any]:
+    """The fields of a result, by name: as :func:`write_result` wrote them, or from the folder of a run.
+
+    A run need not be finished. ``first_sealed`` is the first version of the format that has a digest.
+    """
     import pyarrow.parquet as pq
 
-    if not path.is_file():
-        raise FileError(f"{path} is neither a file nor a folder: nothing to load.")
+    location = files.as_path(path)
+    if location.is_dir():
+        settings, records = read_settings(location), Records(None, layout)
+        for part in read_parts(location, layout):
+            records.add(part)
+        return {"table": records.table(), "settings": settings, "costs": records.costs()}
+    if not location.is_file():
+        raise FileError(f"{location} is neither a file nor a folder: nothing to load.")
     try:
-        table = pq.ParquetFile(path).read()
+        table = pq.ParquetFile(location).read()
     except Exception as error:  # whatever the reader makes of bytes that may be anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise FileError(f"{path} is not a whole Parquet file ({reason}).") from None
+        raise FileError(f"{location} is not a whole Parquet file ({reason}).") from None
     found = (table.schema.metadata or {}).get(_HEAD)
     if found is None:
-        raise FileError(f"{path} is a Parquet file, but {writer} did not write it.")
-    with files.reading(path):
+        raise FileError(f"{location} is a Parquet file, but {writer} did not write it.")
+    with files.reading(location):
         head = json.loads(found)
-        check_seal(table, path, required=head.get("format", 1) >= first_sealed)
-    return table.replace_schema_metadata(None), head
+        check_seal(table, location, required=head.get("format", 1) >= first_sealed)
+        return {
+            "table": table.replace_schema_metadata(None), "settings": dict(head["settings"]),
+            "costs": {str(k): float(v) for k, v in head["costs"].items()}, "bootstrap": int(head["bootstrap"]),
+            "seed": int(head["seed"]),
+        }  # fmt: skip
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

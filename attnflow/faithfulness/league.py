@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from attnflow import files
 from attnflow.comparing.comparison import interval
-from attnflow.comparing.records import load_folder, read_result, write_result
+from attnflow.comparing.records import failures, read_result, write_result
 from attnflow.errors import FileError
 from attnflow.faithfulness import reading
 from attnflow.faithfulness.plan import BASELINES, LAYOUT, RANDOM
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 FORMAT = 1
-SURVIVES = 0.5
 LINE, COLUMN = ["method", "layer"], ["measure", "kind"]
 
 
@@ -67,9 +65,7 @@ class League:
     @property
     def failed(self) -> dict[int, str]:
         """Examples that could not be judged, with the reason."""
-        frame = self.table.to_pandas()
-        bad = frame[frame["error"].notna()]
-        return {int(e): str(r) for e, r in zip(bad["example"], bad["error"], strict=True)}
+        return failures(self.table)
 
     def __repr__(self) -> str:
         bad = f", {len(self.failed)} failed" if self.failed else ""
@@ -214,9 +210,9 @@ class League:
 
     def survival(self, line: tuple[str, int]) -> float:
         """The mean rank correlation of a line with its scores on random weights; NaN if that was not computed."""
-        if not any(measure == RANDOMISATION for measure, _ in self.columns):
+        j = next((j for j, (measure, _) in enumerate(self.columns) if measure == RANDOMISATION), None)
+        if j is None:
             return float("nan")
-        j = next(j for j, (measure, _) in enumerate(self.columns) if measure == RANDOMISATION)
         values = self._cube[:, self.lines.index(line), j]
         known = values[~np.isnan(values)]
         return float(known.mean()) if len(known) else float("nan")
@@ -246,22 +242,13 @@ class League:
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write records, settings and costs to one Parquet file."""
-        head = {
-            "format": FORMAT, "settings": dict(self.settings), "costs": dict(self.costs), "bootstrap": self.bootstrap,
-            "seed": self.seed,
-        }  # fmt: skip
-        write_result(files.as_path(path), self.table, head, overwrite)
+        write_result(path, self, FORMAT, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> League:
         """Read what :meth:`save` wrote, or the folder of a run (also of one that is not finished)."""
-        location = files.as_path(path)
-        if location.is_dir():
-            records, settings = load_folder(location, LAYOUT)
-            return cls(records.table(), settings, records.costs())
-        table, kept = read_result(location, "League.save")
-        if sorted(table.column_names) != sorted(LAYOUT.columns):
-            raise FileError(f"{location} has columns {', '.join(table.column_names)}: League.save did not write it.")
-        with files.reading(location):
-            costs = {str(k): float(v) for k, v in kept["costs"].items()}
-            return cls(table, dict(kept["settings"]), costs, int(kept["bootstrap"]), int(kept["seed"]))
+        kept = read_result(path, "League.save", LAYOUT)
+        have = kept["table"].column_names
+        if sorted(have) != sorted(LAYOUT.columns):
+            raise FileError(f"{path} has columns {', '.join(have)}: League.save did not write it.")
+        return cls(**kept)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnflow.comparing.plan import UNITS, Plan
+from attnflow.comparing.plan import Plan, check_choices
 from attnflow.comparing.records import Layout
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from attnflow.faithfulness.registry import DEFAULT, WITH_TRUTH, Measure, find_measures
@@ -15,7 +15,7 @@ from attnflow.faithfulness.variants import group, one_unit
 from attnflow.inputs.datasets import Data, Row, Rows
 from attnflow.inputs.example import Example, one_example
 from attnflow.inputs.target import check_target
-from attnflow.numbers import at_least, check_max_length, is_whole, wholes, word
+from attnflow.numbers import at_least, check_max_length, is_whole, wholes
 from attnflow.scoring.blankout import settle_blank
 from attnflow.scoring.registry import MethodCall, Spec, calls, names
 
@@ -84,7 +84,7 @@ class LeaguePlan(Plan):
         """Whether some measure needs the truth."""
         return any(m.needs == "truth" for m in self.measures)
 
-    def check(self, model: Any, tokenizer: Any, data: Data | Rows, task: str | None) -> None:
+    def check(self, model: Any, tokenizer: Any, data: Data | Rows) -> None:
         """Refuse what cannot be ranked, before the model runs; data of unknown length are checked as they come."""
         for row in data:
             if self.pointed and not row.truth:
@@ -171,9 +171,7 @@ def make_plan(
             if blanks
             else "blank is empty: give at least two kinds:  blank=('auto', 'delete')"
         )
-    for argument, value, known in (("unit", rest["unit"], UNITS), ("on_error", rest["on_error"], ("raise", "skip"))):
-        if word(value, argument) not in known:
-            raise SelectionError(f"{argument}={value!r} is not known. Use one of: {', '.join(known)}.")
+    check_choices(rest["unit"], rest["on_error"])
     for name, least in (("draws", 10), ("steps", 1), ("batch_size", 1), ("randomised", 0)):
         at_least(rest[name], least, name)
     rest["max_length"] = check_max_length(rest["max_length"])

@@ -15,7 +15,7 @@ from attnflow.faithfulness.tasks import task_rows
 from attnflow.inputs.datasets import Data, Rows, open_data
 from attnflow.inputs.running import unpack
 from attnflow.inputs.untrained import accepting, check_trained
-from attnflow.numbers import truth
+from attnflow.numbers import at_least, seed_of, truths
 from attnflow.scoring.registry import Spec
 
 
@@ -88,10 +88,12 @@ def rank(
     League(2 examples × 5 methods × 1 measures)
     """
     check_engine(engine)
+    truths(streaming=streaming, resume=resume, show_progress=show_progress, untrained=untrained)
+    bootstrap, seed = at_least(bootstrap, 0, "bootstrap"), seed_of(seed)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     rest: dict[str, Any] = {"position": position, "unit": unit, "draws": draws, "steps": steps, "seed": seed}
     rest |= {"randomised": randomised, "max_length": max_length, "batch_size": batch_size, "on_error": on_error}
-    rest["untrained"] = truth(untrained, "untrained")
+    rest["untrained"] = untrained
     plan = make_plan(methods, measures, blank, layers, task is not None or truth_column is not None, **rest)
     columns: dict[str, Any] = {"text_column": text_column, "target_column": target_column, "truth_column": truth_column}
     known = identity(model, tokenizer, out is not None)
@@ -108,7 +110,7 @@ def rank(
         )
     else:
         rows = open_data(data, split=split, streaming=streaming, limit=limit, **columns)
-    plan.check(loaded, words, rows, task)
+    plan.check(loaded, words, rows)
     run = Run(plan, model if engine == "ray" else loaded, words, rows, {"model": known, **plan.settings(), **columns})
     table, costs = run.go(out, resume, show_progress=show_progress, engine=engine, workers=workers)
     return League(table, run.settings, costs, bootstrap, seed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow.comparing.comparison import _latex, _new_axes
+from attnflow.comparing.comparison import booktabs, pipes
 from attnflow.faithfulness.plan import LENGTH, RANDOM
 from attnflow.faithfulness.registry import MEASURES
 from attnflow.formats import as_written, figure_bytes, page
@@ -114,19 +114,15 @@ def _cell(row: Any) -> str:
 def markdown(league: League) -> str:
     """The verdict and the table as Markdown."""
     head, lines = cells(league)
-    table = "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
-    return f"{league.verdict()}\n\n{table}"
+    return f"{league.verdict()}\n\n{pipes(head, lines)}"
 
 
 def latex(league: League) -> str:
     """The table as booktabs; the verdict is a comment above it."""
     head, lines = cells(league)
     said = "\n".join(f"% {line}" for line in league.verdict().splitlines())
-    body = [" & ".join(map(_latex, line)) + r" \\" for line in lines]
-    titles = " & ".join(_latex(cell).replace("↑", r"$\uparrow$").replace("↓", r"$\downarrow$") for cell in head)
     columns = f"l{'c' * (len(head) - 3)}rr"
-    rows = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"{titles} \\", r"\midrule", *body, r"\bottomrule"]
-    return "\n".join([said, *rows, r"\end{tabular}"])
+    return f"{said}\n{booktabs(columns, head, lines)}"
 
 
 def html(league: League) -> str:
@@ -152,8 +148,9 @@ def plot(standings: pd.DataFrame, ax: Axes | None = None) -> Axes:
     shown = standings[standings["method"] != RANDOM].iloc[::-1]
     axes = ax
     if axes is None:
-        axes = _new_axes()
-        axes.figure.set_size_inches(6, 1.2 + 0.28 * len(shown))  # type: ignore[union-attr]
+        from attnflow.figures import new_axes, new_figure
+
+        axes = new_axes(new_figure(6, 1.2 + 0.28 * len(shown)))
     rows: Any = shown.itertuples()
     for y, row in enumerate(rows):
         colour = COLOURS[str(row.role)]

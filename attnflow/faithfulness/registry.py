@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnflow.errors import SelectionError
-from attnflow.faithfulness import agreement, curves, erasure, perturbation, soft, truth
+from attnflow.faithfulness import erasure, perturbation, soft, truth
 from attnflow.faithfulness.case import Case
 from attnflow.numbers import word
 
@@ -51,11 +51,11 @@ MEASURES = {
                 "How much the value falls without the best 1, 5, 10, 20, 50 %.", _ERASER),
         Measure("sufficiency", erasure.sufficiency, "blank", False,
                 "How much it falls with the best 1, 5, 10, 20, 50 % alone.", _ERASER),
-        Measure("deletion", curves.deletion, "blank", False,
+        Measure("deletion", erasure.deletion, "blank", False,
                 "The area under the value as inputs go, best first.", "Petsiuk et al. 2018"),
-        Measure("insertion", curves.insertion, "blank", True,
+        Measure("insertion", erasure.insertion, "blank", True,
                 "The area under the value as inputs come, best first.", "Petsiuk et al. 2018"),
-        Measure("leave_one_out", agreement.leave_one_out, "blank", True,
+        Measure("leave_one_out", erasure.leave_one_out, "blank", True,
                 "Kendall's τ-b with what the model loses without each input.", "Jain & Wallace 2019"),
         Measure("soft_comprehensiveness", soft.soft_comprehensiveness, "blank", True,
                 "The fall when inputs go with a probability by their score.", _SOFT, ranks=False),

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attnflow.correlation import tie_share
 from attnflow.errors import SelectionError, ShapeError
-from attnflow.faithfulness import curves
-from attnflow.faithfulness.case import Case
+from attnflow.faithfulness.case import Case, Floats
+from attnflow.faithfulness.erasure import deletion_curve, insertion_curve
 from attnflow.faithfulness.plan import BLANKS, several
 from attnflow.faithfulness.registry import DEFAULT, find_measures
 from attnflow.faithfulness.variants import Variants, group
@@ -26,7 +25,6 @@ from attnflow.select import pick_layer
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = npt.NDArray[np.float64]
 Scores = Relevance | Sequence[float] | Floats
 
 
@@ -126,7 +124,7 @@ def curve(
         variants = Variants(example, goal_of(example, target, position), group(example, "token"), batch_size)
         row = _row(scores, layer, len(example.tokens), _name(scores))[variants.units]
         case = Case(row, variants, settle_blank(example, blank), draws, seed, steps)
-        return curves.deletion_curve(case) if kind == "deletion" else curves.insertion_curve(case)
+        return deletion_curve(case) if kind == "deletion" else insertion_curve(case)
 
 
 def _check(draws: int, steps: int, batch_size: int) -> None:

@@ -10,11 +10,9 @@ same blanks as in the other measures, and not elements of their embeddings.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from attnflow.faithfulness.case import Case
+from attnflow.faithfulness.case import Case, Floats
 
-Floats = npt.NDArray[np.float64]
 RETAINED = (0.1, 0.3, 0.5, 0.7, 0.9)
 SAMPLES = 4
 

@@ -41,8 +41,9 @@ def task_rows(task: str, model: Any, tokenizer: Any, data: Any, limit: int | Non
 def _check(examples: list[VerbExample], data: Any) -> None:
     wrong = next((e for e in examples if not isinstance(e, VerbExample)), None)
     if wrong is not None or not examples:
+        held = "0 examples" if wrong is None else f"a {type(wrong).__name__}"
         raise InputError(
-            f"task='verb-number' reads examples with prefix and label, and the data hold {type(wrong).__name__}. "
+            f"task='verb-number' reads examples with prefix and label, and the data hold {held}. "
             "Leave data out for the package's own grammar, or use attnflow.probes.data.read(file)."
         )
     if all(e.subject is None for e in examples):

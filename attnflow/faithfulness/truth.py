@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnflow.faithfulness.case import Case, Floats
-from attnflow.faithfulness.ranking import orders
+from attnflow.faithfulness.case import Case, Floats, orders
 
 
 def pointing(case: Case) -> float:

@@ -10,10 +10,9 @@ import torch
 
 from attnflow import blankout, demo, faithfulness, flow, raw, rollout
 from attnflow.errors import AttnFlowError, InputError, SelectionError, ShapeError
-from attnflow.faithfulness.case import Case
-from attnflow.faithfulness.curves import area, deletion_curve
+from attnflow.faithfulness.case import Case, orders
+from attnflow.faithfulness.erasure import area, deletion_curve
 from attnflow.faithfulness.randomise import Randomised, groups_of
-from attnflow.faithfulness.ranking import orders
 from attnflow.faithfulness.registry import MEASURES
 from attnflow.faithfulness.soft import probabilities
 from attnflow.faithfulness.variants import Variants, group
