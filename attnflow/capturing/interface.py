@@ -8,9 +8,6 @@ but softmax(q·kᵀ·scale + mask)·v, the same is computed in place and without
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,61 +18,29 @@ from attnflow.capturing.session import Call, Computed, Lazy, Record, Session, wa
 from attnflow.capturing.survey import Eager, Site, class_of, consumed, own_eager
 from attnflow.capturing.swap import swapped
 
-_KEY = "eager"
-_guard = threading.RLock()
-_users = 0
-_before: Any = None
 _sliced = {"position_bias"}
 
 
-def renew_guard() -> None:
-    """After a fork: a thread that is gone may have held it."""
-    global _guard
-    _guard = threading.RLock()
+def dispatching(before: Eager | None) -> Eager:
+    """What transformers calls: the module's own eager function, watched if this thread captures.
 
+    ``before`` is what stood under the key "eager", for modules that have no function of their own.
+    """
 
-@contextmanager
-def installed() -> Iterator[None]:
-    """Hold the key in transformers' interface; the last user takes it out again."""
-    from transformers.modeling_utils import AttentionInterface
+    def dispatch(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
+        eager: Any = own_eager(class_of(module)) or before
+        session = watching(module)
+        site = session.survey.sites.get(id(module)) if session is not None else None
+        if session is None or site is None or session.quiet or session.route == "tap":
+            return eager(module, query, key, value, attention_mask, *args, **kwargs)
+        if session.again is not None:
+            known = session.again(site)
+            if known is not None:
+                return known, None
+        with session.hushed():
+            return attend(session, site, eager, module, query, key, value, attention_mask, *args, **kwargs)
 
-    global _users, _before
-    mapping = AttentionInterface._global_mapping
-    with _guard:
-        if _users == 0:
-            _before = mapping.get(_KEY)
-            mapping[_KEY] = dispatch
-        _users += 1
-    try:
-        yield
-    finally:
-        with _guard:
-            _users -= 1
-            if _users == 0:
-                if _before is None:
-                    mapping.pop(_KEY, None)
-                else:
-                    mapping[_KEY] = _before
-
-
-def dispatch(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
-    """What transformers calls: the module's own eager function, watched if this thread captures."""
-    eager = own_eager(class_of(module)) or _before
-    session = watching(module)
-    site = session.survey.sites.get(id(module)) if session is not None else None
-    if session is None or site is None or session.quiet:
-        return eager(module, query, key, value, attention_mask, *args, **kwargs)
-    if session.route == "tap":
-        return eager(module, query, key, value, attention_mask, *args, **kwargs)
-    if session.again is not None:
-        known = session.again(site)
-        if known is not None:
-            return known, None
-    session.quiet = True
-    try:
-        return attend(session, site, eager, module, query, key, value, attention_mask, *args, **kwargs)
-    finally:
-        session.quiet = False
+    return dispatch
 
 
 def attend(
@@ -179,13 +144,9 @@ def _as_loaded(module: Any, query: torch.Tensor, key: torch.Tensor, mask: Any, k
 
     if mask is not None or query.shape[-2] == 1 or loaded_with(getattr(module, "config", None)) in (None, "eager"):
         return mask
-    causal = kwargs.get("is_causal")
-    if not (getattr(module, "is_causal", True) if causal is None else causal):
+    if not rows.masks_itself(module, kwargs):
         return mask
-    rows, columns = query.shape[-2], key.shape[-2]
-    seen = torch.ones(rows, columns, dtype=torch.bool, device=query.device).tril()
-    hidden = torch.zeros(rows, columns, dtype=query.dtype, device=query.device)
-    return hidden.masked_fill_(~seen, torch.finfo(query.dtype).min)[None, None]
+    return rows.causal_mask(torch.arange(query.shape[-2], device=query.device), key, query.dtype)
 
 
 def _in_blocks(

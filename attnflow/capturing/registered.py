@@ -7,82 +7,45 @@ the model's own eager function count if that gives the same output; else the cap
 
 from __future__ import annotations
 
+import functools
 import inspect
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from attnflow.capturing.rows import causal_mask
 from attnflow.capturing.session import Record, Session, watching
 from attnflow.capturing.survey import Site, class_of, own_eager
 from attnflow.errors import CaptureError
 
 Function = Callable[..., Any]
 
-_guard = threading.RLock()
-_users: dict[str, tuple[Function, Any, int]] = {}
 
-
-def _interface() -> Any:
-    """transformers' functions by name; they cost three seconds to import, so only a capture does."""
+def is_own(name: Any) -> bool:
+    """True if the function under a name is not one of transformers'."""
+    # Only a capture imports them: they cost three seconds.
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    return ALL_ATTENTION_FUNCTIONS
-
-
-def own_function(name: Any) -> Function | None:
-    """The function under a name, if it is not one of transformers'."""
-    if not isinstance(name, str):
-        return None
-    held = _users.get(name)
-    found = held[0] if held is not None else _interface().get(name)
+    found = ALL_ATTENTION_FUNCTIONS.get(name) if isinstance(name, str) else None
     if found is None:
-        return None
+        return False
     where = str(getattr(inspect.unwrap(found), "__module__", "") or "")
-    return None if where.startswith(("transformers.", "attnflow.")) else found
+    return not where.startswith(("transformers.", "attnflow."))
 
 
-@contextmanager
-def installed(names: list[str]) -> Iterator[None]:
-    """Stand in for the functions under these names; the last capture to go puts them back."""
-    interface = _interface()
-    local = interface._local_mapping
-    entered: list[str] = []
-    try:
-        with _guard:
-            for name in names:
-                found: Any = interface.get(name)
-                function, before, users = _users.get(name, (found, local.get(name), 0))
-                _users[name] = (function, before, users + 1)
-                local[name] = _standing_in(name, function)
-                entered.append(name)
-        yield
-    finally:
-        with _guard:
-            for name in entered:
-                function, before, users = _users.pop(name)
-                if users > 1:
-                    _users[name] = (function, before, users - 1)
-                elif before is None:
-                    local.pop(name, None)
-                else:
-                    local[name] = before
+def checked(name: str, function: Function) -> Function:
+    """The function under a name, with what it returns handed to the session of the calling thread."""
 
-
-def _standing_in(name: str, function: Function) -> Function:
-    def dispatch(module: Any, query: Any, key: Any, value: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
-        made = function(module, query, key, value, mask, *args, **kwargs)
+    # The names are those of transformers' own functions: some models give the mask by name.
+    @functools.wraps(function)
+    def dispatch(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
+        made = function(module, query, key, value, attention_mask, *args, **kwargs)
         session = watching(module)
         site = session.survey.sites.get(id(module)) if session is not None else None
-        if session is None or site is None or session.quiet:
-            return made
-        session.quiet = True
-        try:
-            _take(session, site, name, function, made, (query, key, value, mask), kwargs)
-        finally:
-            session.quiet = False
+        if session is not None and site is not None and not session.quiet:
+            with session.hushed():
+                _take(session, site, name, function, made, (query, key, value, attention_mask), kwargs)
         return made
 
     return dispatch
@@ -140,9 +103,7 @@ def _of_eager(
     causal = getattr(site.module, "is_causal", False) if causal is None else causal
     masks = [mask]
     if mask is None and causal and query.shape[2] > 1:
-        seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
-        hidden = torch.zeros(seen.shape, dtype=query.dtype, device=query.device)
-        masks.append(hidden.masked_fill_(~seen, torch.finfo(query.dtype).min)[None, None])
+        masks.append(causal_mask(torch.arange(query.shape[2], device=query.device), key, query.dtype))
     for one in masks:
         made, weights = eager(site.module, query, key, value, one, **kwargs)
         if isinstance(weights, torch.Tensor) and weights.ndim == 4 and _same(made, out):

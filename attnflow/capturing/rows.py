@@ -7,13 +7,11 @@ the model's own eager function is called with the queries of the wanted rows. Ro
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from attnflow.capturing import plain
 from attnflow.capturing.reduce import Reduction
@@ -26,10 +24,6 @@ from attnflow.numbers import wholes
 KERNEL = "sdpa"
 """The one implementation of transformers' that computes the output by itself and leaves the rows to us."""
 
-_guard = threading.RLock()
-_users = 0
-_before: Any = None
-
 
 def kept_by(found: Survey, loaded: Sequence[str | None], session: Session) -> bool:
     """True if the model may keep its kernel: every module asks the interface, and nothing needs more than rows."""
@@ -38,48 +32,22 @@ def kept_by(found: Survey, loaded: Sequence[str | None], session: Session) -> bo
     return every and plain_run and session.rows is not None and not session.whole_rows and KERNEL in loaded
 
 
-@contextmanager
-def standing_in(active: bool) -> Iterator[None]:
-    """Call the kernel as always, and take the rows beside it."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+def beside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel as always, with the rows taken beside it."""
 
-    if not active:
-        yield
-        return
-    global _users, _before
-    local = ALL_ATTENTION_FUNCTIONS._local_mapping
-    with _guard:
-        if _users == 0:
-            _before = local.get(KERNEL)
-            local[KERNEL] = _beside(ALL_ATTENTION_FUNCTIONS[KERNEL])
-        _users += 1
-    try:
-        yield
-    finally:
-        with _guard:
-            _users -= 1
-            if _users == 0 and _before is None:
-                local.pop(KERNEL, None)
-            elif _users == 0:
-                local[KERNEL] = _before
-
-
-def _beside(function: Callable[..., Any]) -> Callable[..., Any]:
     # The names are those of transformers' own functions: some models give the mask by name.
+    @functools.wraps(function)
     def dispatch(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
         session = watching(module)
         site = session.survey.sites.get(id(module)) if session is not None else None
         if session is None or site is None or session.quiet:
             return function(module, query, key, value, attention_mask, *args, **kwargs)
-        session.quiet = True
-        try:
+        with session.hushed():
             made = function(module, query, key, value, attention_mask, *args, **kwargs)
             eager = own_eager(class_of(module))
             assert eager is not None  # else the model does not keep its kernel
             take(session, site, eager, made[0], module, query, key, value, attention_mask, kwargs)
             return made
-        finally:
-            session.quiet = False
 
     return dispatch
 
@@ -99,7 +67,7 @@ def take(
 ) -> None:  # fmt: skip
     """Record one call whose output ``out`` is there already; ``mask`` is the one that the kernel was given."""
     call = session.call(site)
-    causal = mask is None and query.shape[-2] > 1 and _causal(module, kwargs)
+    causal = mask is None and query.shape[-2] > 1 and masks_itself(module, kwargs)
     if session.lazy is not None:
         session.hear(site)
         # A plain function only mixes the values, so one number of each will do to have its weights.
@@ -153,13 +121,21 @@ def _mask(mask: Any, index: torch.Tensor, query: torch.Tensor, key: torch.Tensor
     """The mask of some rows as eager functions want it: numbers to add."""
     n, least = query.shape[-2], torch.finfo(query.dtype).min
     if causal:
-        # sdpa aligns both ends of a causal mask at the first position.
-        hidden = torch.arange(key.shape[-2], device=index.device)[None] > index[:, None]
-        return torch.zeros(hidden.shape, dtype=query.dtype, device=index.device).masked_fill_(hidden, least)[None, None]
+        return causal_mask(index, key, query.dtype)
     part = _rows(mask, index, n)
     if isinstance(part, torch.Tensor) and part.dtype == torch.bool:
         return torch.zeros(part.shape, dtype=query.dtype, device=part.device).masked_fill_(~part, least)
     return part
+
+
+def causal_mask(index: torch.Tensor, key: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``[1, 1, rows, keys]``: numbers to add, by which the queries of ``index`` see no later key.
+
+    As sdpa does, it aligns queries and keys at the first position.
+    """
+    hidden = torch.arange(key.shape[-2], device=index.device)[None] > index[:, None]
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=index.device)
+    return mask.masked_fill_(hidden, torch.finfo(dtype).min)[None, None]
 
 
 def _rows(tensor: Any, index: torch.Tensor, n: int) -> Any:
@@ -168,8 +144,8 @@ def _rows(tensor: Any, index: torch.Tensor, n: int) -> Any:
     return tensor
 
 
-def _causal(module: nn.Module, kwargs: dict[str, Any]) -> bool:
-    """What sdpa itself goes by where it is given no mask."""
+def masks_itself(module: Any, kwargs: dict[str, Any]) -> bool:
+    """True for a call in which sdpa hides later keys by itself, where it is given no mask."""
     given = kwargs.get("is_causal")
     return bool(getattr(module, "is_causal", True) if given is None else given)
 

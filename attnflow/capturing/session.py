@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -399,6 +399,15 @@ class Session:
     def wants(self, call: Call) -> bool:
         """False for layers that were not asked for; negative numbers count from the end of the call's own tower."""
         return self.layers is None or bool({call.layer, call.layer - call.depth} & self.layers)
+
+    @contextmanager
+    def hushed(self) -> Iterator[None]:
+        """Hear nothing of what is computed in here."""
+        self.quiet = True
+        try:
+            yield
+        finally:
+            self.quiet = False
 
     def hear(self, site: Site) -> None:
         """A call was seen."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -22,6 +23,7 @@ _IMPLEMENTATION = "_attn_implementation_internal"
 
 _guard = threading.RLock()
 _switched: dict[int, tuple[Any, Any, int]] = {}
+_stood: dict[tuple[bool, str], tuple[Any, int]] = {}
 _open: dict[int, tuple[int, ExitStack]] = {}
 """What captures that are going on have to put back, and the thread of each."""
 
@@ -31,7 +33,6 @@ def _forked() -> None:
     global _guard
     _guard = threading.RLock()
     running.renew_locks()
-    interface.renew_guard()
     for key, (thread, stack) in list(_open.items()):
         if thread != threading.get_ident():
             _open.pop(key)
@@ -100,13 +101,15 @@ def _switch(model: nn.Module, session: Session, stack: ExitStack, eager: bool, h
         stack.enter_context(evaluating(model))
     stack.enter_context(uncompiled(model))
     if eager:
-        own = {n for c in configs(model) if (n := loaded_with(c)) and registered.own_function(n) is not None}
-        stack.enter_context(registered.installed(sorted(own)))
-        kernel = rows.kept_by(session.survey, [loaded_with(c) for c in configs(model)], session)
-        stack.enter_context(rows.standing_in(kernel))
-        stack.enter_context(_implementation(model, "eager", rows.KERNEL if kernel else None))
+        loaded = [loaded_with(c) for c in configs(model)]
+        makers: dict[str, Callable[[Any], Any]] = {
+            n: functools.partial(registered.checked, n) for n in loaded if n is not None and registered.is_own(n)
+        }
+        kernel = rows.KERNEL if rows.kept_by(session.survey, loaded, session) else None
+        stack.enter_context(_standing_in(makers if kernel is None else {**makers, kernel: rows.beside}))
+        stack.enter_context(_implementation(model, "eager", kernel))
     stack.enter_context(listening(model, session) if hooks else _same_hooks(model))
-    stack.enter_context(interface.installed())
+    stack.enter_context(_standing_in({"eager": interface.dispatching}, everywhere=True))
 
 
 def _undone(undo: ExitStack, session: Session, token: Any) -> None:
@@ -132,14 +135,44 @@ def configs(model: nn.Module) -> list[Any]:
 
 
 @contextmanager
+def _standing_in(makers: Mapping[str, Callable[[Any], Any]], everywhere: bool = False) -> Iterator[None]:
+    """Stand in for attention functions of transformers by name; the last capture to go puts them back.
+
+    Each function is made of the one whose place it takes. ``everywhere``: also in modelling files that have a list of
+    functions of their own.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+
+    mapping = AttentionInterface._global_mapping if everywhere else ALL_ATTENTION_FUNCTIONS._local_mapping
+    entered: list[str] = []
+    try:
+        with _guard:
+            for name, make in makers.items():
+                before, users = _stood.get((everywhere, name), (mapping.get(name), 0))
+                _stood[everywhere, name] = (before, users + 1)
+                entered.append(name)
+                if users == 0:
+                    mapping[name] = make(before if everywhere else ALL_ATTENTION_FUNCTIONS.get(name))
+        yield
+    finally:
+        with _guard:
+            for name in entered:
+                before, users = _stood.pop((everywhere, name))
+                if users > 1:
+                    _stood[everywhere, name] = (before, users - 1)
+                elif before is None:
+                    mapping.pop(name, None)
+                else:
+                    mapping[name] = before
+
+
+@contextmanager
 def _implementation(model: nn.Module, name: str, but: str | None = None) -> Iterator[None]:
     """Switch all configs but those of one implementation.
 
     Two models may share a config, so the first to come switches it and the last to go puts it back.
     """
-    mine = [
-        c for c in configs(model) if registered.own_function(n := loaded_with(c)) is None and (but is None or n != but)
-    ]
+    mine = [c for c in configs(model) if not registered.is_own(n := loaded_with(c)) and (but is None or n != but)]
     entered: list[Any] = []
     try:
         with _guard:

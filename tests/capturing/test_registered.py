@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AfmoeConfig, AfmoeForCausalLM, AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -72,6 +72,18 @@ def test_the_weights_that_the_model_computes_with(name: str, register: Any) -> N
         shown = model(torch.tensor([tiny.IDS]), output_attentions=True).attentions
     np.testing.assert_allclose(att.weights[0], shown[0].mean(1)[0], atol=1e-6)
     assert not ALL_ATTENTION_FUNCTIONS._local_mapping
+
+
+def test_a_model_that_gives_the_mask_by_name(register: Any) -> None:
+    def mine(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **kwargs: Any) -> Any:
+        return sharper(module, query, key, value, attention_mask, **kwargs)
+
+    sizes = {**tiny.SMALL, "num_key_value_heads": 2, "head_dim": 8, "num_dense_layers": 2, "moe_intermediate_size": 8}
+    config = AfmoeConfig(**sizes, num_experts=2, num_experts_per_tok=1, layer_types=["full_attention"] * 2)
+    config._attn_implementation = register("mine", mine)
+    torch.manual_seed(0)
+    model = AfmoeForCausalLM(config).eval()
+    assert capture(model, None, tiny.IDS).settings["implementation"] == "mine"
 
 
 def test_without_weights_eager_counts_if_it_gives_the_same_output(register: Any) -> None:
