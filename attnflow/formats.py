@@ -72,13 +72,17 @@ def frame(document: str, height: int = 480) -> str:
     )
 
 
-def as_written(ax: Any) -> Any:
-    """The axes with every text shown as it is: matplotlib reads what stands between two ``$`` as a formula."""
+def texts_of(ax: Any) -> list[Any]:
+    """Every text of the axes: names along them, titles, labels, and what stands in the legend."""
     legend = ax.get_legend()
     texts = [*ax.texts, *ax.get_xticklabels(), *ax.get_yticklabels(), ax.xaxis.label, ax.yaxis.label]
     texts += [ax.title, ax._left_title, ax._right_title]
-    texts += [] if legend is None else [legend.get_title(), *legend.get_texts()]
-    for text in texts:
+    return texts if legend is None else [*texts, legend.get_title(), *legend.get_texts()]
+
+
+def as_written(ax: Any) -> Any:
+    """The axes with every text shown as it is: matplotlib reads what stands between two ``$`` as a formula."""
+    for text in texts_of(ax):
         text.set_parse_math(False)
     return ax
 

@@ -159,7 +159,7 @@ class Relevance:
     @property
     def special_share(self) -> float:
         """The share of the mass of the last layer that lies on special tokens."""
-        return _share(self.scores[-1], np.array(self.tokens.special, bool))
+        return mass_share(self.scores[-1], np.array(self.tokens.special, bool))
 
     @property
     def informative(self) -> Informative:
@@ -408,7 +408,8 @@ def _dropped(scores: Array, mass: Array | None) -> dict[str, Any]:
     return {"dropped_mass": mass, "dropped": gone / (gone + left) if gone + left else 0.0}
 
 
-def _share(scores: Array, columns: npt.NDArray[np.bool_]) -> float:
+def mass_share(scores: Array, columns: npt.NDArray[np.bool_]) -> float:
+    """The share of the mass (the sum of magnitudes, without missing ones) that lies on ``columns``."""
     total = float(np.nansum(np.abs(scores)))
     return float(np.nansum(np.abs(scores[..., columns]))) / total if total else 0.0
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attnflow.attention import Attention
 from attnflow.correlation import correlate
 from attnflow.errors import ShapeError
 from attnflow.flowgraph.records import FLOW, Curve, Output
 from attnflow.informative import FEWEST, SAMPLE, row_agreement
-from attnflow.relevance import Relevance
+from attnflow.relevance import Relevance, mass_share
 from attnflow.reprs import one_line
 from attnflow.scoring.network import F64, Network
 from attnflow.scoring.registry import MethodCall
@@ -255,13 +254,7 @@ def output_of(place: Place, bars: Sequence[Bars], net: Network, group: Grouping)
     scores = {name: s for name, (_, s) in found.items() if s is not None}
     words = {name: found[name][0].words(place, s, group) for name, s in scores.items()}
     special = np.array(net.tokens.special, bool)
-    return Output(*place, scores, words, {name: _share(s, special) for name, s in scores.items()})
-
-
-def _share(scores: F64, columns: npt.NDArray[np.bool_]) -> float:
-    mass = np.nan_to_num(np.abs(scores))
-    total = float(mass.sum())
-    return float(mass[columns].sum()) / total if total else 0.0
+    return Output(*place, scores, words, {name: mass_share(s, special) for name, s in scores.items()})
 
 
 def curves_of(bars: Sequence[Bars], net: Network, row: int) -> Iterator[Curve]:

@@ -99,7 +99,8 @@ def flow_graph(
     listed = ways(attention, kept) if heads is None else [heads] if isinstance(heads, str | int) else list(heads)
     given = _by_way(results, listed, plan)
     room = Room() if room is None else room
-    made = _fused(attention, listed[0], given[0], plan, room if len(listed) == 1 else room.half())
+    # The way that is shown first has half of the room, where there are others.
+    made = _fused(attention, listed[0], given[0], plan, room if len(listed) == 1 else room.part(2))
     scores = sum(
         s.size for o in made.outputs for part in (o.scores, o.words) for m, s in part.items() if m not in made.of_inputs
     )

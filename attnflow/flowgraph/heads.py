@@ -37,10 +37,6 @@ class Room:
         """
         return min(self.scores // numbers, layers + int(OTHERS / tokens**3))
 
-    def half(self) -> Room:
-        """The room of the way that is shown first, where there are others."""
-        return self.part(2)
-
     def part(self, count: int) -> Room:
         """The room of one of ``count`` that share it alike."""
         return Room(self.scores // count, self.edges // count, self.work / count)

@@ -13,7 +13,10 @@ from attnflow.tokens import Tokens
 
 
 def pixels(image: Any) -> npt.NDArray[np.uint8]:
-    """``[height, width, 3]`` bytes of a PIL image or an array, channels first or last, bytes or numbers in [0, 1]."""
+    """``[height, width, 3]`` bytes of a PIL image or an array, channels first or last.
+
+    Numbers that are no bytes are stretched from their lowest to their highest: those of a model are normalised.
+    """
     array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
         array = array.transpose(1, 2, 0)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from attnflow.answers.attribution import Attribution
-from attnflow.views.colours import blend, weights
+from attnflow.views.colours import weights
 from attnflow.views.names import show_line, show_text
-from attnflow.views.terminal import bar
+from attnflow.views.terminal import bar, tint_style
 
 LONGEST = 2000
 """Characters of tinted text on each side of which nothing is cut off."""
@@ -71,10 +70,7 @@ def tinted(found: Attribution, unit: int = 0) -> Text:
         if source.start > at:
             between = found.prompt[at : source.start]
             out.append(show_text(between) if len(kept) == len(found.sources) else " … ", style="dim")
-        red, green, blue = blend(max(tints[number], 0.0))
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
-        style = Style(color="white" if dark else "black", bgcolor=f"rgb({red},{green},{blue})")
-        out.append(show_text(source.text), style=style)
+        out.append(show_text(source.text), style=tint_style(max(tints[number], 0.0)))
         at = source.end
     return out.append("\n→ ", style="dim").append(show_text(found.answer), style="bold")
 

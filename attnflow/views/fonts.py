@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from attnflow.errors import AttnFlowWarning
+from attnflow.formats import texts_of
 
 # Looked for in this order; those that are not installed are passed over. Emoji in colour cannot be drawn by matplotlib.
 WIDE = (
@@ -68,7 +69,7 @@ def families(texts: Iterable[str]) -> list[str]:
 
 def in_fonts(ax: Any) -> Any:
     """The axes with fonts that have the letters of all its texts."""
-    texts = [*ax.texts, *ax.get_xticklabels(), *ax.get_yticklabels(), ax.title, ax._left_title]
+    texts = texts_of(ax)
     names = families(text.get_text() for text in texts)
     if len(names) > 1:
         for text in texts:

@@ -14,6 +14,8 @@ from attnflow.tokens import Tokens
 _SHOWN = {" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "·"}
 # How byte-level tokenizers write a space and a line break, and SentencePiece's space.
 _MARKERS = {"Ġ": "·", "Ċ": "⏎", "▁": "·"}
+# Categories of control and format characters, halves of characters, and separators of lines and paragraphs.
+_HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 # Joiners hold emoji and Persian words together; they turn nothing around.
 _JOINERS = "\u200c\u200d"
 
@@ -32,7 +34,7 @@ def show(token: str) -> str:
             out.append(_SHOWN[char])
         elif char in _JOINERS and 0 < at < len(token) - 1 and not (token[at - 1] + token[at + 1]).isascii():
             out.append(char)
-        elif unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        elif unicodedata.category(char) in _HIDDEN:
             out.append(f"<{ord(char):04X}>")
         else:
             out.append(char)
@@ -91,6 +93,6 @@ def show_text(text: str) -> str:
     """
     out = []
     for char in text:
-        hidden = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        hidden = unicodedata.category(char) in _HIDDEN
         out.append(f"<{ord(char):04X}>" if hidden and char not in "\n\t" and char not in _JOINERS else char)
     return "".join(out)

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnflow.attention import outputs_of
 from attnflow.errors import SelectionError, ShapeError
+from attnflow.figures import new_axes, new_figure
 from attnflow.flowgraph.image import patches, pixels
 from attnflow.flowgraph.records import FLOW, FlowGraph, PairFlow
 from attnflow.formats import as_written
@@ -64,7 +65,7 @@ def plot(
         matrix, names = relevance.scores[-1], row_names(relevance)
         label = f"output at layer {relevance.layers[-1]}{' → what it predicts' if _ahead(relevance) else ''}"
     columns = [show(t) for t in relevance.tokens]
-    ax = new_axes(len(columns), len(names)) if ax is None else ax
+    ax = new_axes(_figure(len(columns), len(names))) if ax is None else ax
     top, beyond = _top(relevance, matrix, scale_without)
     signed = np.nanmin(matrix) < 0
     scale = {"cmap": "RdBu_r", "vmin": -top, "vmax": top} if signed else {"cmap": cmap, "vmin": 0.0, "vmax": top}
@@ -103,7 +104,7 @@ def plot_image(
     scores = relevance.scores[-1][list(where)].reshape(rows, columns)
     picture = None if image is None else pixels(image)
     height, width = (rows, columns) if picture is None else picture.shape[:2]
-    ax = axes_of(_figure_of(1.4 + 4 * min(width / height, 2.5), 4.4)) if ax is None else ax
+    ax = new_axes(new_figure(1.4 + 4 * min(width / height, 2.5), 4.4)) if ax is None else ax
     extent = (0, width, height, 0)
     if picture is not None:
         ax.imshow(picture.mean(-1), cmap="gray", extent=extent)
@@ -188,7 +189,7 @@ def plot_all(results: Sequence[Relevance], **options: Any) -> Figure:
     figure = _figure(len(results[0].tokens), sum(rows) + 5 * (len(results) - 1))
     places = figure.add_gridspec(len(results), 1, height_ratios=[n + 1 for n in rows])
     for i, r in enumerate(results):
-        plot(r, ax=axes_of(figure, places[i, 0]), **options)
+        plot(r, ax=new_axes(figure, places[i, 0]), **options)
     return figure
 
 
@@ -211,7 +212,7 @@ def plot_text(relevance: Relevance, ax: Axes | None = None, width: int = 72, siz
     names = [show(t) for t in words.tokens]
     places = _lines(names, width)
     rows = places[-1][1] + 1
-    ax = axes_of(_figure_of(width * size * 0.62 / 72, rows * size * 2.2 / 72 + 0.4)) if ax is None else ax
+    ax = new_axes(new_figure(width * size * 0.62 / 72, rows * size * 2.2 / 72 + 0.4)) if ax is None else ax
     before: Any = None
     for name, weight, (x, y) in zip(names, weights(words.scores[-1]), places, strict=True):
         # A word stands behind the one before it, however wide that comes out.
@@ -241,26 +242,9 @@ def _lines(names: Sequence[str], width: int) -> list[tuple[int, int]]:
     return out
 
 
-def new_axes(columns: float, rows: float) -> Axes:
-    """Axes of a new figure with room for these columns and rows."""
-    return axes_of(_figure(columns, rows))
-
-
 def _figure(columns: float, rows: float) -> Figure:
-    return _figure_of(min(24.0, 2.5 + 0.42 * columns), min(24.0, 1.8 + 0.32 * rows))
-
-
-def _figure_of(width: float, height: float) -> Figure:
-    from attnflow.figures import new_figure
-
-    return new_figure(width, height)
-
-
-def axes_of(figure: Figure, place: Any = 111) -> Axes:
-    """Axes that a notebook shows."""
-    from attnflow.figures import new_axes as made
-
-    return made(figure, place)
+    """A new figure with room for these columns and rows."""
+    return new_figure(min(24.0, 2.5 + 0.42 * columns), min(24.0, 1.8 + 0.32 * rows))
 
 
 def _title(r: Relevance) -> str:
@@ -300,7 +284,7 @@ def plot_flow(
         )
     pair = graph.pairs[t, sink]
     grid = _Grid(graph)
-    ax = new_axes(grid.width, grid.height) if ax is None else ax
+    ax = new_axes(_figure(grid.width, grid.height)) if ax is None else ax
     _edges(ax, graph, pair, grid)
     _cut(ax, pair, grid)
     _nodes(ax, graph, grid)

@@ -90,11 +90,15 @@ def highlight(r: Relevance) -> Text:
     words = r.words() if r.has_words else r
     out = Text()
     for token, weight in zip(words.tokens, weights(words.scores[-1]), strict=True):
-        red, green, blue = blend(weight)
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
-        style = Style(color="white" if dark else "black", bgcolor=f"rgb({red},{green},{blue})")
-        out.append(f" {show(token)} ", style=style)
+        out.append(f" {show(token)} ", style=tint_style(weight))
     return out.append(f"  ({r.method})", style="dim")
+
+
+def tint_style(weight: float) -> Style:
+    """The tint of a weight as a background, with letters that can be read on it."""
+    red, green, blue = blend(weight)
+    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 140
+    return Style(color="white" if dark else "black", bgcolor=f"rgb({red},{green},{blue})")
 
 
 def check_one_position(results: Sequence[Relevance]) -> None:

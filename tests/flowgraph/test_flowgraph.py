@@ -299,7 +299,7 @@ def test_scores_that_came_from_one_fusion_stay_with_it():
 
 
 def test_other_ways_share_what_the_first_leaves():
-    half, rest = Room().half(), Room(100, 1000).rest(40, 400, 3)
+    half, rest = Room().part(2), Room(100, 1000).rest(40, 400, 3)
     assert half.scores * 2 == Room().scores
     assert (rest.scores, rest.edges) == (20, 200)
 

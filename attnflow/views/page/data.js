@@ -19,7 +19,7 @@ const n = D.size;
 const floats = (parts) => parts.map((text) => new Float32Array(bytes(text)));
 const fixedScores = D.fixed.map(floats);
 
-/** One column of bars a token, or one a word that they make up; part: where their scores stand. */
+/** One column of bars per token, or per word that the tokens make up; part: where their scores stand. */
 const PER_TOKEN = { names: D.tokens, special: D.special, members: D.tokens.map((_, j) => [j]), part: 0 };
 const PER_WORD = D.words && { ...D.words, part: 1 };
 

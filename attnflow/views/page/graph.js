@@ -257,7 +257,7 @@ function drawNode(parent, [x, y], radius, t, busy, isSink) {
   node.setAttribute("aria-selected", chosen);
   node.setAttribute("aria-label", `output ${D.queries[row]}, position ${row}, layer ${D.layers[layer]}`);
   node.dataset.output = t;
-  node.addEventListener("click", () => chooseTarget(t, true));
+  node.addEventListener("click", () => chooseOutput(t, true));
   node.addEventListener("pointermove", (event) => showTip(event, `output ${D.queries[row]} at layer ${D.layers[layer]}${D.predicts ? `\nwhich predicts ${D.predicts[row]}` : ""}`));
 }
 

@@ -11,7 +11,7 @@ function redraw(focus = null) {
   if (focus) byId("graph").querySelector(focus)?.focus({ preventScroll: false });
 }
 
-function chooseTarget(t, focus = false) {
+function chooseOutput(t, focus = false) {
   S.output = t;
   S.sink = bestInput(t);
   hideTip();
@@ -253,7 +253,7 @@ function step(up, right) {
   while (layer >= 0 && layer < D.layers.length && row >= 0 && row < D.queries.length) {
     [layer, row] = [layer + up, row + right];
     const t = F.outputAt.get(`${layer},${row}`);
-    if (t !== undefined && G.x.has(row + D.firstRow)) return chooseTarget(t, true);
+    if (t !== undefined && G.x.has(row + D.firstRow)) return chooseOutput(t, true);
   }
 }
 
@@ -274,8 +274,8 @@ function togglePlay() {
   } else {
     const row = F.outputs[S.output][1];
     const steps = D.layers.map((_, l) => F.outputAt.get(`${l},${row}`)).filter((t) => t !== undefined);
-    chooseTarget(steps.shift());
-    S.playing = setInterval(() => (steps.length ? chooseTarget(steps.shift()) : togglePlay()), 900);
+    chooseOutput(steps.shift());
+    S.playing = setInterval(() => (steps.length ? chooseOutput(steps.shift()) : togglePlay()), 900);
   }
   button.setAttribute("aria-pressed", Boolean(S.playing));
 }

@@ -22,7 +22,7 @@ function unitsShown(u) {
   return shown;
 }
 
-/** One row of bars a method, each to its own highest score, under the tokens of the graph. */
+/** One row of bars per method, each scaled to its own highest score, under the tokens of the graph. */
 function drawBars(svg) {
   const u = units();
   const shown = unitsShown(u);
