@@ -1,8 +1,8 @@
-"""Is this informative? What scores say beyond what any text would give: the figures that say when a picture is empty.
+"""Is this informative? Figures that say whether scores tell something about this text, or what any text would give.
 
-Attention of language models goes to the first token whatever the text says, that of encoders to [CLS] and [SEP]; many
-scores rank the inputs by their place alone; and flows of deep models are the same for every output. Such scores are
-right as computed, and tell nothing about this text. Each figure is taken at the last layer of a result.
+Attention of language models goes to the first token whatever the text says, and that of encoders to [CLS] and [SEP].
+Many scores rank the inputs by their position alone, and flows of deep models are the same for every output. Such scores
+are right as computed and tell nothing about this text. Each figure is taken at the last layer of a result.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from attnflow.relevance import Relevance
 
 Array = npt.NDArray[np.float64]
 
-# From here on a figure is said to be a reason for doubt.
+# From here on a figure is called a reason for doubt.
 MUCH = 0.5
 ORDERED = 0.9
 ALIKE = 0.98
 # Scores that differ by less than this share of the largest are called flat.
 FLAT = 0.01
-# Inputs from which a ranking can be told from another, and outputs that are compared.
+# The least number of inputs whose rankings are compared, and the largest number of outputs.
 FEWEST = 4
 SAMPLE = 16
 

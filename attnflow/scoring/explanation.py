@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from attnflow.correlation import correlate
@@ -140,5 +140,4 @@ class Explanation(Sequence[Relevance]):
         from attnflow.formats import frame
         from attnflow.views.html import document
 
-        results = [replace(r) for r in self.results]
-        return frame(document(results, graph_at_once(results)), 900)
+        return frame(document(self.results, graph_at_once(self.results)), 900)

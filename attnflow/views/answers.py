@@ -17,7 +17,8 @@ from attnflow.views.names import show_line, show_text
 from attnflow.views.page_data import squeezed
 
 CAVEAT = (
-    "Scores say what the model read, not why it answered: the check says how much less likely the answer is without it."
+    "Scores say what the model read, not why it answered. The check says how much less likely the answer is without a "
+    "source."
 )
 
 

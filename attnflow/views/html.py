@@ -138,7 +138,7 @@ def _graph_footer(g: FlowGraph) -> Markup:
     kinds = list(dict.fromkeys(other.edges for other in (g, *g.fusions)))
     lines = [
         _head_line(g),
-        *([f"Edges: {', '.join(kinds)}; what a page may have is shared by all."] if len(kinds) > 1 else []),
+        *([f"Edges: {', '.join(kinds)}; they share the room of the page."] if len(kinds) > 1 else []),
         "Each input has a maximum flow of its own; the graph shows that of the chosen input, one of possibly many "
         "with this value.",
         CAVEAT,
@@ -153,13 +153,13 @@ def _head_line(g: FlowGraph) -> str:
         return f"Heads: {g.edges} edges hold what all heads gave together."
     if not g.head_count:
         return (
-            f"Heads: {g.heads}, no other way is here, as the attention was brought down to one matrix per layer. To "
-            'switch between heads:  capture(…, heads="all")'
+            f"Heads: {g.heads} only, because the attention was brought down to one matrix per layer. To switch between "
+            'heads:  capture(…, heads="all")'
         )
     names = [other.heads for other in (g, *g.fusions) if other.edges == g.edges]
     missing = g.head_count - sum(name.startswith("head ") for name in names)
     if not missing:
-        return f"Heads: mean, max, min and each of the {g.head_count}; what a page may have is shared by all."
+        return f"Heads: mean, max, min and each of the {g.head_count}; they share the room of the page."
     left = f"{missing} of {g.head_count} single heads are left out to keep the page small"
     return f'Heads: {", ".join(names)}; {left}. Ask for some:  to_html(heads=["mean", 3])'
 

@@ -71,9 +71,9 @@ def about_lines(graph: FlowGraph) -> list[str]:
         possible = len(graph.net.layers) * len(graph.net.rows)
         outputs = f"{len(graph.outputs):,} of {possible:,}" if len(graph.outputs) < possible else "all"
         lines.append(
-            f"To keep the page small it has {outputs} outputs, with all their scores, and the edges of "
-            f"{len(graph.pairs):,} of {possible * graph.net.size:,} flows; of these the strongest edges, with the "
-            f"share of the flow that is said above."
+            f"To keep the page small it has {outputs} outputs, with all their scores, and the strongest edges of "
+            f"{len(graph.pairs):,} of {possible * graph.net.size:,} flows; the share of flow that they carry stands "
+            "above the graph."
         )
     return [show_line(line) for line in lines]
 

@@ -351,7 +351,7 @@ def test_the_switch_of_heads_says_that_the_heads_are_gone(opened, document):
     assert view.locator("#fusion").is_disabled()
     assert view.locator("#fusion option").all_inner_texts() == ["mean"]
     assert view.locator("#one-fusion").is_visible()
-    assert "no other way is here" in view.locator("footer").inner_text()
+    assert "mean only, because the attention was brought down" in view.locator("footer").inner_text()
 
 
 def test_a_screen_reader_has_names_roles_and_numbers(opened, document):
