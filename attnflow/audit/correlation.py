@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.instances import Instance, Progress, Texts, by_class, check_number, open_texts
-from attnflow.audit.intervention import replaced, unseen
+from attnflow.audit.intervention import Layers, layer_numbers, replaced, unseen
 from attnflow.audit.registry import experiment, takes
 from attnflow.capturing.session import Call
 from attnflow.comparing.scorer import Scored, Scorer, at_layers, correlated
@@ -62,7 +62,7 @@ def correlation(
     *,
     labels: Sequence[Any] | None = None,
     methods: Spec | None = None,
-    layers: int | str | Sequence[int] = -1,
+    layers: Layers = -1,
     heads: Heads = "mean",
     detach_attention: bool = True,
     special_tokens: bool = False,
@@ -86,8 +86,8 @@ def correlation(
     over the tokens of a text, and over the texts the mean τ and the share with p ≤ 0.05. ŷ is the probability of
     what the model predicted; τ-b and its p-value are scipy's. The length ‖∂ŷ/∂xₜ‖₂ stands beside gₜ because gₜ fails
     behind a norm of the embeddings: the norm ignores their scale, so that Σ_dim ∂ŷ/∂xₜ · xₜ of a word is minus that of
-    its position and type. :func:`attnflow.compare` is the same for other
-    correlations, references and larger data, without p-values.
+    its position and type. :func:`attnflow.compare` is the same for other correlations, references and larger data,
+    without p-values.
 
     Args:
         model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
@@ -101,7 +101,7 @@ def correlation(
             gradient through the softmax too.
         special_tokens: False leaves [CLS], </s> and their like out of the ranking, as the paper does with SOS and EOS.
         significance: the p-value up to which a τ counts as significant.
-        position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
+        position: the output position: by default the mask, the last position of a causal model, or [CLS].
         text_column, target_column, limit: which data; the column ``target_column`` has the labels.
         max_length: cut texts to this many tokens.
         batch_size: the largest number of shortened texts per forward pass.
@@ -147,19 +147,12 @@ def correlation(
     )  # fmt: skip
 
 
-def _scores(scorer: Scorer, asked: Sequence[MethodCall] | None, layers: Any) -> dict[str, Scored]:
+def _scores(scorer: Scorer, asked: Sequence[MethodCall] | None, layers: Layers) -> dict[str, Scored]:
     """The attention of the output position by each method, at the chosen layers."""
     shown = names("attention", shown=True)
     # Of a pooling layer, rollout and flow are raw attention.
     chosen = asked or calls("methods", shown[:1] if scorer.pooled else shown, "attention")
-    numbers = None if layers == "all" else _listed(layers)
-    return {call.name: at_layers(scorer.score(call), numbers) for call in chosen}
-
-
-def _listed(layers: Any) -> list[int]:
-    if isinstance(layers, str) or (not isinstance(layers, int) and not list(layers)):
-        raise SelectionError(f"layers={layers!r} is not known. Use a number, a list of numbers, or 'all'.")
-    return [layers] if isinstance(layers, int) else list(layers)
+    return {call.name: at_layers(scorer.score(call), layer_numbers(layers)) for call in chosen}
 
 
 def _references(model: nn.Module, scorer: Scorer, detach: bool) -> tuple[Scored, Scored, Scored]:

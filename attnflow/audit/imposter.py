@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.measures import LN2, kl, tvd
-from attnflow.audit.outcomes import AttentionRow, Outcome, compared, device_of, grades, outcome, watched
+from attnflow.audit.outcomes import AttentionRow, Outcome, compared, device_of, grades, outcome, row_of, watched
 from attnflow.audit.registry import experiment, takes
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.audit.training import Folder, Recipe, Trained, build, fit, inside, trained
@@ -112,12 +112,10 @@ def imposter(
     import pandas as pd
 
     _check(penalties, convention)
-    attention_row = attention_row or AttentionRow()
     base = trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress)
-    ours, outcomes = (
-        outcome(base.model, data.test, data.pad, attention_row),
-        BaseOutcomes.of(base.model, data, attention_row),
-    )
+    attention_row = row_of(attention_row, base.model, data)
+    ours = outcome(base.model, data.test, data.pad, attention_row)
+    outcomes = BaseOutcomes.of(base.model, data, attention_row)
     rows: list[dict[str, Any]] = [_row("base", float("nan"), grades(ours.probabilities, data.test), None)]
     parts = []
     for penalty in penalties:

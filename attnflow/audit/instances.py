@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnflow.audit.measures import tvd
+from attnflow.audit.outcomes import is_causal
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from attnflow.inputs.example import Example, one_example
 from attnflow.inputs.target import Goal, full_output
@@ -86,20 +87,24 @@ class Texts:
 
     def instances(self, model: nn.Module, tokenizer: Any, head: bool = True) -> Iterator[Instance]:
         """One instance after the other; ``head``: refuse a model whose output is no distribution."""
+        causal = False
         for i, row in enumerate(self.rows):
             try:
                 example = one_example(model, tokenizer, row.text, self.max_length)
-                yield self._instance(example, row.number, None if self.labels is None else self.labels[i], head)
+                if i == 0 and self.position is None and "cls" in example.queries.marks:
+                    causal = is_causal(model, example.inputs)
+                label = None if self.labels is None else self.labels[i]
+                yield self._instance(example, row.number, label, head, causal)
             except AttnFlowError as error:
                 raise type(error)(f"Text {row.number}: {error}") from error
 
-    def _instance(self, example: Example, number: int, label: Any, head: bool) -> Instance:
+    def _instance(self, example: Example, number: int, label: Any, head: bool, causal: bool) -> Instance:
         goal, outputs = example.predicted(self.position), example.outputs
         if head:
             _check_head(example, goal, outputs)
         if goal.kind in ("classification", "token") and goal.score != "logit":
             goal = replace(goal, score="prob")
-        row = pick_position(example.place(goal, self.position), example.queries)
+        row = pick_position(example.place(goal, self.position, causal), example.queries)
         if label is None:
             name = goal.label if goal.kind == "classification" else ""
         else:

@@ -194,7 +194,7 @@ def find_intervention(
     kind = "self" if any(c.kind == "self" and c.tower == tower for c, _ in calls) else "cross"
     mine, where = _numbered([(c, count) for c, count in calls if c.tower == tower and c.kind == kind])
     have = sorted(mine)
-    picked = sorted({have[pick_layer(i, have)] for i in _numbers(layers, have)})
+    picked = sorted({have[pick_layer(i, have)] for i in layer_numbers(layers) or have})
     for layer in picked:
         if heads is not None:
             head_numbers(heads, mine[layer])
@@ -222,14 +222,19 @@ def unseen(model: nn.Module) -> str:
     )
 
 
-def _numbers(layers: Layers, have: Sequence[int]) -> Sequence[int]:
+def layer_numbers(layers: Layers) -> tuple[int, ...] | None:
+    """The numbers of the layers that are meant; None for "all".
+
+    >>> layer_numbers(-1), layer_numbers([0, 2]), layer_numbers("all")
+    ((-1,), (0, 2), None)
+    """
     if isinstance(layers, str):
         if layers != "all":
             raise SelectionError(f"layers={layers!r} is not known. Use a number, a list of numbers, or 'all'.")
-        return have
+        return None
     found = wholes(layers, "layers")
     if not found:
-        raise SelectionError(f"layers is an empty list: choose from {', '.join(map(str, have))}, or 'all'.")
+        raise SelectionError("layers is an empty list: use a number, a list of numbers, or 'all'.")
     return found
 
 

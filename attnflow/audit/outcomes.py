@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from attnflow.audit.measures import jsd, scalar_tvd, tvd
-from attnflow.audit.splits import Batch, Split
+from attnflow.audit.splits import Batch, Split, Splits
 from attnflow.capturing import Call, live
+from attnflow.capturing.capture import capture
 from attnflow.capturing.session import Replace
 from attnflow.errors import CaptureError, SelectionError
 from attnflow.numbers import wholes
@@ -30,7 +31,8 @@ class AttentionRow:
 
     Attributes:
         layers: the model's own numbers, negative ones from the top; of several the mean is used.
-        position: the row: "cls" (the first token), "last", or a number. Attention with one row has only that one.
+        position: the row: "cls" (the first token), "last", or a number. Attention with one row has only that one. In a
+            causal model the first token sees itself alone, so that experiments read "last" where no row is given.
     """
 
     layers: tuple[int, ...] = (-1,)
@@ -45,6 +47,22 @@ class AttentionRow:
     def describe(self) -> str:
         """What is compared, for the settings."""
         return f"mean over heads of layers {list(self.layers)}, row {self.position!r}; a pooling attention as it is"
+
+
+def is_causal(model: Any, inputs: Mapping[str, Any]) -> bool:
+    """True if no position of the model looks at a later one, so that only the last has seen the whole text."""
+    found: Any = capture(model, None, inputs=inputs)
+    one = found[0] if isinstance(found, list) else found
+    return all(block.causal for block in one.blocks.values())
+
+
+def row_of(given: AttentionRow | None, model: Any, data: Splits) -> AttentionRow:
+    """The attention that is compared: the one given; else the row of the first token, or the last of a causal model."""
+    if given is not None:
+        return given
+    ids = torch.tensor([next((x for x in data.train.ids if len(x) > 1), data.train.ids[0])], device=device_of(model))
+    causal = is_causal(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    return AttentionRow(position="last") if causal else AttentionRow()
 
 
 class RowWatch:

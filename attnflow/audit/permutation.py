@@ -89,9 +89,8 @@ def permutation(
     output. If attention tells what matters, a text in which one token has nearly all weight should change most.
 
     Args:
-        model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
-        texts: a list of texts, or anything that :func:`attnflow.inputs.datasets.open_data` takes.
-        labels: the class under which each text is counted; by default the class that the model predicts.
+        model, tokenizer, texts, labels, position, text_column, target_column, limit, max_length, progress: as for
+            :func:`correlation`.
         layers: the model's own numbers (negative ones count from the top), or "all". Layers above a shuffled one
             compute their own weights from what they are then given, before these are shuffled.
         heads: only these; None for all.
@@ -99,12 +98,8 @@ def permutation(
         fix_special: special tokens keep their weights, as SOS and EOS do in the paper.
         share_heads: one permutation for all heads of a layer, instead of one for each.
         permutations: the number of permutations per text.
-        position: the output position: by default the mask, the last of a causal model, [CLS] of a classifier.
-        text_column, target_column, limit: which data; the column ``target_column`` has the labels.
-        max_length: cut texts to this many tokens.
         batch_size: the largest number of permutations per forward pass.
         seed: for the permutations; the same whatever the batch size.
-        progress: called with (texts done, total).
 
     Returns:
         A :class:`Finding`; a record has ``change`` (the median), ``mean`` and ``largest`` over the permutations,

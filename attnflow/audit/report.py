@@ -1,7 +1,13 @@
-"""All findings in one report: a summary in plain words, then every experiment with its table, figure and limits."""
+"""Findings on disk: one report of all of them, and the records of each.
+
+A report has a summary in plain words, then every experiment with its table, figure and limits. Records are kept as CSV,
+with what was run and found beside them as JSON.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -9,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.audit.finding import Finding, html_table, markdown
 from attnflow.audit.registry import experiments
-from attnflow.files import as_path
+from attnflow.digests import digest_of
+from attnflow.files import as_path, write_bytes, writing
 from attnflow.formats import Document, figure_bytes, page, write_file
 from attnflow.numbers import check_kind, check_kinds, word
 from attnflow.significance import LEVEL, holm
+from attnflow.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,3 +113,39 @@ def write_report(
         return Document(to_markdown(findings, title, facts, names), figures)
 
     return write_file(path, {"page": lambda: to_html(findings, title, facts), "markdown": markdown}, overwrite)
+
+
+def save_records(finding: Finding, folder: str | os.PathLike[str], facts: Mapping[str, Any]) -> Path:
+    """Write ``<experiment>-<mark>.csv`` (the records) and ``.json`` (facts, settings, verdict, limits, tests, table).
+
+    The mark stands for ``facts`` and the finding's settings. The same experiment again writes the same files anew; with
+    another model, other data or other settings it writes others, so nothing that was measured is lost.
+
+    >>> import pandas as pd, tempfile
+    >>> found = Finding("uniform", pd.DataFrame(), pd.DataFrame({"seed": [0], "F1": [0.5]}), "No.", ("One.",))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     pd.read_csv(save_records(found, folder, {"model": "lstm"})).to_dict("records")
+    [{'seed': 0, 'F1': 0.5}]
+    """
+    check_kind(Finding, finding, "finding")
+    check_kind(Mapping, facts, "facts")
+    chosen = {"facts": _plain(facts), "settings": _plain(finding.settings)}
+    path = as_path(folder) / f"{finding.experiment}-{digest_of(json.dumps(chosen, sort_keys=True))[:8]}.csv"
+    content = {
+        "experiment": finding.experiment, "attnflow": __version__, **chosen, "records": path.name,
+        "verdict": finding.verdict, "limits": list(finding.limits), "tests": _plain(finding.tests),
+        "table": json.loads(finding.table.to_json(orient="records")),
+    }  # fmt: skip
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, finding.records.to_csv(index=False).encode(), overwrite=True)
+    write_bytes(path.with_suffix(".json"), json.dumps(content, indent=1).encode(), overwrite=True)
+    return path
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON can hold, and the text of everything else."""
+    return {
+        str(name): value if isinstance(value, str | int | float | bool | None) else str(value)
+        for name, value in values.items()
+    }

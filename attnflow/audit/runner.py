@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.registry import Experiment, named
+from attnflow.audit.registry import experiments as every_experiment
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Recipe, trained
-from attnflow.errors import InputError
+from attnflow.errors import InputError, SelectionError
 from attnflow.files import as_path
 from attnflow.numbers import at_least, seed_of, word
 
@@ -79,6 +80,7 @@ def run(
     model, seed, min_count = word(model, "model"), seed_of(seed), at_least(min_count, 1, "min_count")
     limit, max_length = at_least(limit, 1, "limit"), at_least(max_length, 3, "max_length")
     wanted = named(list(experiments) if not isinstance(experiments, str) else experiments)
+    _refuse_unknown(options)
     texts = TextFiles(os.fspath(as_path(data, "data")), text_column, label_column, valid, test, rows, seed)
     recipe = Recipe(epochs, patience, batch, rate or RATES.get(model, FINE_TUNING), balanced=True)
     subject = Subject(model, texts, recipe, limit, min_count, max_length, seed, as_path(work, "work"), bar or _no_bar)
@@ -88,6 +90,36 @@ def run(
         if report is not None:
             report(findings[one.name])
     return findings
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    """An option that no experiment reads is a mistake: it would change nothing, and nobody would know."""
+    asked = _Asked(options)
+    for one in every_experiment().values():
+        with suppress(Exception):  # an experiment that is not run may miss what it needs
+            one.options(asked, {})
+    unknown = [name for name in options if name not in asked.names]
+    if unknown:
+        known = ", ".join(sorted(asked.names))
+        raise SelectionError(f"{unknown[0]!r} is an option of no experiment. Use some of: {known}.")
+
+
+class _Asked(Mapping[str, Any]):
+    """Options that note which names they are asked for."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return self.options[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.options)
+
+    def __len__(self) -> int:
+        return len(self.options)
 
 
 @contextmanager
@@ -189,7 +221,7 @@ class Subject:
             return factories.lstm(self.splits.vocabulary, classes)
         if self.name == "transformer":
             return factories.transformer(self.splits.vocabulary, classes, positions=self.max_length)
-        return factories.pretrained(self.name, classes)
+        return factories.pretrained(self.name, classes, self.splits.pad)
 
     @cached_property
     def base(self) -> tuple[Any, Any, list[str], list[Any] | None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.measures import LN2, jsd
-from attnflow.audit.outcomes import AttentionRow, Outcome, compared, grades, outcome
+from attnflow.audit.outcomes import AttentionRow, Outcome, compared, grades, outcome, row_of
 from attnflow.audit.registry import experiment, takes
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Folder, Recipe, trained
@@ -55,8 +55,7 @@ def seeds(
     Args:
         seeds: the seeds that are compared with the base.
         seed: the seed of the base.
-        attention_row: which attention is compared: of a transformer by default the last layer's row of the first token.
-        factory, data, folder, recipe, progress: as for :func:`uniform`.
+        factory, data, folder, recipe, attention_row, progress: as for :func:`uniform`.
 
     Returns:
         A :class:`Finding`; a record has the ``instance``, the ``seed``, ``jsd`` and ``tvd`` to the base,
@@ -74,27 +73,17 @@ def seeds(
 
     if not seeds:
         raise SelectionError("seeds is empty: give at least one seed other than the base's,  seeds=(1, 2, 3, 4)")
-    attention_row = attention_row or AttentionRow()
-    base = outcome(
-        trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress).model,
-        data.test,
-        data.pad,
-        attention_row,
-    )
+    model = trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress).model
+    attention_row = row_of(attention_row, model, data)
+    base = outcome(model, data.test, data.pad, attention_row)
     parts, rows = [], [{"seed": f"{seed} (base)", **grades(base.probabilities, data.test), "JSD": 0.0, "TVD": 0.0}]
     for other in seeds:
         model = trained(factory, data, seed=other, folder=folder, recipe=recipe, progress=progress).model
         said = outcome(model, data.test, data.pad, attention_row)
         part = _records(base, said, other)
         parts.append(part)
-        rows.append(
-            {
-                "seed": str(other),
-                **grades(said.probabilities, data.test),
-                "JSD": part["jsd"].mean(),
-                "TVD": part["tvd"].mean(),
-            }
-        )
+        means = {"JSD": part["jsd"].mean(), "TVD": part["tvd"].mean()}
+        rows.append({"seed": str(other), **grades(said.probabilities, data.test), **means})
     records = pd.concat(parts, ignore_index=True)
     settings = {
         "seed": seed, "seeds": list(seeds), "recipe": recipe or Recipe(), "data": repr(data),

@@ -114,7 +114,9 @@ class Splits:
         first, second, third = (_split(tokenizer, texts, labels, max_length) for texts, labels in given.values())
         # A mask and an unknown word stand in the text itself; the tokenizer did not add them.
         special = frozenset(plain.all_special_ids) - {plain.mask_token_id, plain.unk_token_id}
-        return cls(first, second, third, count, len(plain), int(plain.pad_token_id or 0), special)
+        # Without a padding token the end token pads: 0 may be a word, and a causal classifier would skip it as padding.
+        pad = next((i for i in (plain.pad_token_id, plain.eos_token_id) if i is not None), 0)
+        return cls(first, second, third, count, len(plain), int(pad), special)
 
     def __repr__(self) -> str:
         return (

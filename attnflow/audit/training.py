@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnflow.audit.outcomes import device_of, quality
+from attnflow.audit.outcomes import device_of, quality, row_of
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.digests import digest_of, weights_digest
-from attnflow.errors import FileError, SelectionError
+from attnflow.errors import FileError, InputError, SelectionError
 from attnflow.files import as_path, reading, write_bytes, writing
 from attnflow.models.factories import Factory
 from attnflow.numbers import at_least, check_kind, real, whole
@@ -140,7 +140,7 @@ def fit(
     >>> trained.score
     1.0
     """
-    _check_types(model, data, recipe)
+    _check(model, data, recipe)
     recipe, seed = recipe or Recipe(), whole(seed, "seed")
     valued = score or (lambda model, split: quality(model, split, data.pad))
     run = _Run(model, data, recipe, loss or cross_entropy(data, recipe.balanced), valued, name, seed)
@@ -271,11 +271,22 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def _check_types(model: Any, data: Any, recipe: Any) -> None:
+def _check(model: Any, data: Any, recipe: Any) -> None:
+    """Refuse wrong types, and a causal classifier that does not know the padding of the data.
+
+    Such a model answers at the last token that is not padding, and would read the padding itself.
+    """
     check_kind(nn.Module, model, "model")
     check_kind(Splits, data, "data")
     if recipe is not None:
         check_kind(Recipe, recipe, "recipe")
+    own = getattr(getattr(model, "config", None), "pad_token_id", data.pad)
+    if own != data.pad and row_of(None, model, data).position == "last":
+        raise InputError(
+            f"{type(model).__name__} is causal and answers at the last token that is not its padding (pad_token_id="
+            f"{own}), and the texts are padded with {data.pad}. Say so in the factory:  "
+            f"model.config.pad_token_id = {data.pad}"
+        )
 
 
 def build(factory: Factory, seed: int) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from attnflow.audit.finding import Finding
-from attnflow.audit.outcomes import AttentionRow, Outcome, compared, grades, outcome, uniform_weights
+from attnflow.audit.outcomes import AttentionRow, Outcome, compared, grades, outcome, row_of, uniform_weights
 from attnflow.audit.registry import experiment
 from attnflow.audit.splits import Progress, Splits
 from attnflow.audit.training import Folder, Recipe, build, fit, inside, trained
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-"""A difference counts where chance alone would make it less often than this."""
 _LIMITS = (
     "If uniform weights are as good, the task does not need attention, and what the trained weights say about it is "
     "not evidence. If they are worse, the weights carry something, which does not mean that they explain a single "
@@ -30,11 +29,7 @@ _LIMITS = (
 )
 
 
-@experiment(
-    "1",
-    "Does the task need attention at all?",
-    trains=True,
-)
+@experiment("1", "Does the task need attention at all?", trains=True)
 def uniform(
     factory: Factory,
     data: Splits,
@@ -57,7 +52,8 @@ def uniform(
             experiments that are given the same folder.
         seed: the seed of both models.
         recipe: how both are trained.
-        attention_row: which attention the records compare.
+        attention_row: which attention the records compare: of a transformer by default the last layer's row of the
+            first token, or of the last token in a causal model.
         progress: called with (steps done, largest number of steps), for each training by itself.
 
     Returns:
@@ -74,8 +70,8 @@ def uniform(
     """
     import pandas as pd
 
-    attention_row = attention_row or AttentionRow()
     base = trained(factory, data, seed=seed, folder=folder, recipe=recipe, progress=progress)
+    attention_row = row_of(attention_row, base.model, data)
     model = build(factory, seed)
     with live(model, uniform_weights):
         flat = fit(

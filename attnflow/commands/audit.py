@@ -76,9 +76,8 @@ def audit_command(
     """Is attention explanation, here? The experiments of the debate on your model and data."""
     import attnflow.audit  # noqa: F401 - the experiments enter their list when they are imported
     from attnflow.audit.registry import named
-    from attnflow.audit.report import write_report
+    from attnflow.audit.report import save_records, write_report
     from attnflow.audit.runner import run
-    from attnflow.audit.saved import save_records
     from attnflow.scoring.registry import names, with_edges
 
     wanted = [e.name for e in named(experiment)]

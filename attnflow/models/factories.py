@@ -52,14 +52,20 @@ def transformer(vocabulary: int, classes: int = 2, width: int = 128, layers: int
     return lambda seed: build(config(**sizes))
 
 
-def pretrained(name: str, classes: int = 2) -> Factory:
-    """A factory that loads the weights of a hub name or folder; the head, which they lack, is drawn at random."""
+def pretrained(name: str, classes: int = 2, pad: int | None = None) -> Factory:
+    """A factory that loads the weights of a hub name or folder; the head, which they lack, is drawn at random.
+
+    ``pad`` is the id with which texts are padded, for a model that names none.
+    """
     from transformers import AutoModelForSequenceClassification
 
     def make(seed: int) -> Any:
         with load_errors(name, _ADVICE, f"a classifier of {classes} classes"):
             make_known(name)
-            return AutoModelForSequenceClassification.from_pretrained(name, num_labels=classes, **SAFE)
+            model: Any = AutoModelForSequenceClassification.from_pretrained(name, num_labels=classes, **SAFE)
+        if pad is not None and getattr(model.config, "pad_token_id", pad) is None:
+            model.config.pad_token_id = pad
+        return model
 
     return make
 

@@ -176,7 +176,7 @@ def test_the_model_is_as_it_was(how, training):
     [
         ({"layers": 5}, "layer=5, but the layers with attention are 0, 1"),
         ({"layers": "top"}, "layers='top' is not known"),
-        ({"layers": []}, "layers=.. is not known"),
+        ({"layers": []}, "layers is an empty list"),
         ({"methods": "grad"}, "methods: 'grad' is not known. Use raw, rollout, flow"),
         ({"methods": []}, "methods is empty"),
         ({"significance": 5}, "significance=5, but a p-value is between 0 and 1"),

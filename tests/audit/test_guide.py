@@ -7,8 +7,7 @@ import torch
 
 from attnflow import AttnFlowError, capture, flow, raw, rollout
 from attnflow.audit import AttentionRow, Recipe, guide
-from attnflow.audit.guide import _token_wise, judged
-from attnflow.audit.guides import guide_weights, settled, uniform_rows
+from attnflow.audit.guide import _token_wise, guide_weights, judged, settled, uniform_rows
 from attnflow.audit.training import trained
 
 from .tiny import RECIPE, bert, lstm, splits

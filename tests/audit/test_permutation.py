@@ -245,7 +245,7 @@ def test_the_model_is_as_it_was(how, training):
         ({"layers": 7}, "layer=7, but the layers with attention are 0, 1"),
         ({"layers": -3}, "layer=-3, but there are 2 layers"),
         ({"layers": "top"}, "layers='top' is not known"),
-        ({"layers": []}, "layers is an empty list: choose from 0, 1"),
+        ({"layers": []}, "layers is an empty list: use a number"),
         ({"heads": 4}, "heads=4, but the model has 4 heads: use 0 to 3"),
         ({"heads": []}, "heads is an empty list"),
         ({"rows": "cls"}, "rows='cls' is not known. Use one of: 'position', 'all'"),

@@ -33,6 +33,17 @@ def lstm(seed=0, **options):
     return LSTMClassifier(LSTMConfig(**sizes))
 
 
+def gpt2(seed=0, pad=0):
+    """A causal classifier: its first token sees itself alone."""
+    from transformers import GPT2Config, GPT2ForSequenceClassification
+
+    config = GPT2Config(
+        vocab_size=len(TOKENIZER), n_embd=12, n_layer=2, n_head=2, n_positions=16, pad_token_id=pad, bos_token_id=None,
+        eos_token_id=None,
+    )  # fmt: skip
+    return GPT2ForSequenceClassification(config)
+
+
 def bert(seed=0, dropout=0.1):
     from transformers import BertConfig, BertForSequenceClassification
 
