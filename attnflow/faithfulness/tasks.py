@@ -13,8 +13,7 @@ from attnflow.models.shipped import LABELS
 from attnflow.probes.data import VerbExample, read
 from attnflow.probes.grammar import sentences
 from attnflow.probes.scoring import kind_of, natural
-from attnflow.probes.verb_number import choose
-from attnflow.probes.verb_questions import query
+from attnflow.probes.verb_number import choose, query
 
 TASKS = ("verb-number",)
 COUNT = 200
