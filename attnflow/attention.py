@@ -19,7 +19,7 @@ from attnflow.errors import SelectionError, ShapeError, WeightsError
 from attnflow.heads import check_heads, reduce_heads
 from attnflow.numbers import check_finite, heads_of, to_numpy, truth, whole, wholes, word
 from attnflow.reprs import one_line
-from attnflow.rows import check_sinks, divided, slack_of, with_rest
+from attnflow.row_sums import check_sinks, divided, slack_of, with_rest
 from attnflow.tokens import Tokens
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from attnflow.errors import SelectionError
 from attnflow.numbers import heads_of, wholes
-from attnflow.rows import divided
+from attnflow.row_sums import divided
 
 Heads = str | int | Sequence[int]
 Array = npt.NDArray[Any]

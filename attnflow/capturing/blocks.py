@@ -14,7 +14,7 @@ from attnflow.capturing.axes import Frame, axes, counts, merged, seen
 from attnflow.capturing.session import Record
 from attnflow.capturing.towers import Tower, towers
 from attnflow.errors import CaptureError, WeightsError
-from attnflow.rows import divided, slack_of, with_rest
+from attnflow.row_sums import divided, slack_of, with_rest
 from attnflow.tokens import Tokens
 
 

@@ -31,7 +31,7 @@ from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
 from attnflow.inputs.running import arguments, model_errors, unpack
 from attnflow.numbers import at_least, wholes, word
-from attnflow.rows import check_sinks
+from attnflow.row_sums import check_sinks
 
 # Whether FSMT masks its decoder depends on use_cache; elsewhere a cache that nobody reads is only memory.
 _CACHE_MATTERS = {"fsmt"}

@@ -31,7 +31,7 @@ from attnflow.inputs.encode import Inputs, encode
 from attnflow.inputs.running import unwrap
 from attnflow.numbers import whole
 from attnflow.reprs import one_line
-from attnflow.rows import check_sinks, divided, slack_of
+from attnflow.row_sums import check_sinks, divided, slack_of
 from attnflow.scoring.network import check_shares
 from attnflow.select import pick_layer, pick_position
 from attnflow.tokens import Tokens

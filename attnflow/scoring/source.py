@@ -22,7 +22,7 @@ from attnflow.errors import InputError, SelectionError, ShapeError
 from attnflow.heads import Heads, reduce_heads
 from attnflow.numbers import heads_of, to_numpy
 from attnflow.relevance import Relevance
-from attnflow.rows import check_sinks
+from attnflow.row_sums import check_sinks
 from attnflow.tokens import Tokens
 
 _TOWERS = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
