@@ -29,7 +29,7 @@ from attnflow.capturing.tap import tapped
 from attnflow.errors import CaptureError, InputError, SelectionError
 from attnflow.heads import Heads, check_heads
 from attnflow.inputs.encode import MAX_NEW_TOKENS, Inputs, encode
-from attnflow.inputs.running import arguments, model_errors, unpack
+from attnflow.inputs.running import arguments, generates, model_errors, unpack
 from attnflow.numbers import at_least, wholes, word
 from attnflow.row_sums import check_sinks
 
@@ -186,7 +186,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         records, frame, sinks=sinks, heads=reduction.heads, model=name_of(module), settings=settings,
         notes=[*given.notes, *notes], edges=edges,
     )  # fmt: skip
-    taken = [dataclasses.replace(a, generates=_generates(module)) for a in taken]
+    taken = [dataclasses.replace(a, generates=generates(module)) for a in taken]
     if len(said) == len(taken):
         taken = [dataclasses.replace(a, settings={**a.settings, **one}) for a, one in zip(taken, said, strict=True)]
     one = given.single or text is None or isinstance(text, Mapping)
@@ -315,12 +315,6 @@ def frame_of(model: nn.Module, given: Inputs) -> Frame:
         config=getattr(model, "config", None), grid=grid_of(given.batch), prompts=virtual_tokens(model),
         masks=masks_of(given.batch),
     )  # fmt: skip
-
-
-def _generates(model: nn.Module) -> bool:
-    """Whether the model's outputs are read as the token that comes next."""
-    ask = getattr(model, "can_generate", None)
-    return bool(ask()) if callable(ask) else False
 
 
 def _takes(model: nn.Module, name: str) -> bool:
