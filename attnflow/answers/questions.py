@@ -43,7 +43,7 @@ _KNOWN = ("context", "question", "prompt", "answer", "gold", "sources")
 
 
 @dataclass(frozen=True)
-class Asking:
+class QuestionJob:
     """What is computed for each question; a job of :mod:`attnflow.comparing.runs`."""
 
     methods: tuple[str, ...] | None
@@ -61,7 +61,7 @@ class Asking:
 
     def worker(self, model: Any, tokenizer: Any) -> Worker:
         """What turns questions into records."""
-        return Asked(model, tokenizer, self)
+        return QuestionWorker(model, tokenizer, self)
 
     def settings(self) -> dict[str, Any]:
         """Plain JSON: two runs with the same settings have the same records."""
@@ -71,10 +71,10 @@ class Asking:
         }  # fmt: skip
 
 
-class Asked(Worker):
+class QuestionWorker(Worker):
     """One record per question and method."""
 
-    def __init__(self, model: Any, tokenizer: Any, job: Asking) -> None:
+    def __init__(self, model: Any, tokenizer: Any, job: QuestionJob) -> None:
         super().__init__(model, tokenizer, job.on_error)
         self.job = job
 
@@ -227,7 +227,7 @@ def cite(
         max_new_tokens = at_least(max_new_tokens, 1, "max_new_tokens")
     if limit is not None:
         limit = at_least(limit, 1, "limit")
-    job = Asking(chosen, sources, check, _way(check_by), max_new_tokens, on_error)
+    job = QuestionJob(chosen, sources, check, _way(check_by), max_new_tokens, on_error)
     data = Rows(tuple(_rows(dataset, limit)))
     settings = {"model": identity(model, tokenizer, out is not None), **job.settings()}
     table, _ = Run(job, model, tokenizer, data, settings).go(

@@ -100,8 +100,8 @@ def guide(
         factory, data, folder, seed, recipe, progress: as for :func:`uniform`. The weights are kept in ``folder`` too.
 
     Returns:
-        A :class:`Finding`; a record has the ``guide``, the ``instance``, its ``label``, the ``predicted`` class and
-        whether it is ``right``.
+        A :class:`Finding`; a record has the ``guide``, the ``seed``, the ``instance`` (the number of a test text), its
+        ``label``, the ``predicted`` class and whether it is ``right``.
 
     >>> from attnflow.models.lstm import LSTMClassifier, LSTMConfig
     >>> from attnflow.models.tokenizers import word_tokenizer

@@ -42,7 +42,7 @@ class Instance:
         number: its number in the data.
         example: what the model is given.
         goal: which output is watched.
-        row: the output position whose attention is examined.
+        row: the output position whose attention is examined; in a causal model the last, where none is named.
         label: the class it is counted under: the label given, else the class predicted; "" for a predicted token.
     """
 
@@ -75,7 +75,7 @@ class Instance:
 @one_line
 @dataclass(frozen=True)
 class Texts:
-    """Texts that can be gone through, with the labels they are counted under."""
+    """The texts of an experiment, and the labels under which they are counted."""
 
     rows: tuple[Row, ...]
     labels: tuple[Any, ...] | None

@@ -129,7 +129,7 @@ def _no_bar(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Where texts and labels are read from."""
+    """The files or data sets that texts and labels are read from."""
 
     data: str
     text_column: str | None

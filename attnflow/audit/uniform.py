@@ -57,8 +57,9 @@ def uniform(
         progress: called with (steps done, largest number of steps), for each training by itself.
 
     Returns:
-        A :class:`Finding`; a record has the ``label``, the probability of the label from both models
-        (``trained``, ``uniform``), ``jsd`` between their attention and ``tvd`` between their predictions.
+        A :class:`Finding`; a record has the ``instance`` (the number of a test text), its ``label``, the probability
+        of the label from both models (``trained``, ``uniform``), whether each is right (``trained_right``,
+        ``uniform_right``), ``jsd`` between their attention, and ``tvd`` and ``tvd_scalar`` between their predictions.
 
     >>> from attnflow.models.lstm import LSTMClassifier, LSTMConfig
     >>> from attnflow.models.tokenizers import word_tokenizer

@@ -33,7 +33,9 @@ def answer_command(
     answer: Annotated[
         str | None, typer.Option("--answer", "-a", help="The finished answer (default: the model writes it).")
     ] = None,
-    instead: Annotated[str | None, typer.Option(help="Another answer: why that one and not this one?")] = None,
+    instead: Annotated[
+        str | None, typer.Option(help="Another answer: scores then say why the answer and not this one.")
+    ] = None,
     sources: Annotated[
         str | None, typer.Option(help="messages, paragraphs, sentences or words (default: as the prompt is).")
     ] = None,

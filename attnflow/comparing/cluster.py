@@ -130,7 +130,7 @@ class Actor:
             self.failure = f"{type(error).__name__} {error}"
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """Rows in, one table of whole examples out, as bytes: so its metadata survive.
+        """Rows in, one table of whole examples out, as bytes, because Ray would drop its metadata.
 
         An error that the user caused is sent as text, together with the records made before it: as an exception
         it would arrive wrapped beyond recognition.

@@ -1,4 +1,4 @@
-"""A league as people read it: the verdict in words, the table, the figure, the page."""
+"""A league for readers: the verdict in words, the table, the figure, the page."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Variants:
             if all(v is not None for v in variants):
                 at = [goal_without(self.example, self.goal, gone) for gone in members]
                 return self._deleted([v for v in variants if v is not None], [g for g in at if g is not None])
-            # Nothing would be left of the text; a text of blanks is the next to nothing.
+            # Nothing would be left of the text: a text of blanks takes its place.
             blank = settle_blank(self.example, "auto")
         rows = torch.arange(len(members)).repeat_interleave(torch.tensor([len(m) for m in members]))
         columns = torch.tensor([m for gone in members for m in gone])
@@ -174,7 +174,7 @@ class Variants:
 
 
 def one_unit(tokens: Sequence[str], kept: Sequence[int]) -> str:
-    """What is said of an example with too little to rank."""
+    """The error for an example with too few units to rank."""
     return (
         f"{len(kept)} of its {len(tokens)} positions ({' '.join(tokens[:12])}) can be blanked, and a ranking needs "
         "two: special tokens and the position at which the model predicts stay. Leave such short texts out."

@@ -45,13 +45,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that are at hand, in the place of :class:`Data`."""
+    """Rows that are in memory already; a run takes them like :class:`Data`."""
 
     rows: tuple[Row, ...]
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """One more than the last row's number: rows may have been left out."""
         return 1 + max((row.number for row in self.rows), default=-1)
 
     def __iter__(self) -> Iterator[Row]:
@@ -234,7 +234,7 @@ def _load(given: str | os.PathLike[str], split: str | None, streaming: bool) -> 
 
 @contextmanager
 def _said_once() -> Iterator[None]:
-    """The library logs an error before it raises it; ours tells what was raised, so the log is left out."""
+    """Silence the log of ``datasets``: it logs an error before it raises it, and our own error says what was raised."""
     handlers = list(logging.getLogger("datasets").handlers)
     for handler in handlers:
         handler.addFilter(_less_than_an_error)

@@ -142,7 +142,7 @@ def encode(
 
 @dataclass(frozen=True)
 class Cut:
-    """What belongs to the reading of a text: its second half, and how long it may be."""
+    """How texts are read: the second text of each, and the number of tokens that they are cut to."""
 
     pair: str | Sequence[str] | None = None
     most: int | None = None

@@ -154,7 +154,7 @@ def generates(model: Any) -> bool:
 
 @contextmanager
 def model_errors(model: nn.Module, batch: Mapping[str, Any]) -> Iterator[None]:
-    """What transformers or torch raises for inputs that do not fit the model, said with the inputs.
+    """Turn what transformers or torch raises for inputs that do not fit the model into an error that names the inputs.
 
     What the user's own code raises (a model, a hook, a callback) passes as it is, and so does a lack of memory.
     """
@@ -195,7 +195,7 @@ def lock_of(model: nn.Module) -> threading.RLock:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout off: it is applied to the weights before they are seen."""
+    """Dropout is off in here, because it changes the weights before they are seen; afterwards it is as it was."""
     training = [m for m in model.modules() if m.training]
     try:
         for module in training:
@@ -236,7 +236,7 @@ def differentiable() -> Iterator[None]:
 
 @contextmanager
 def fixed_seed(seed: int) -> Iterator[None]:
-    """Chance that is the same every time, and the caller's own random numbers left as they were."""
+    """Random numbers in here are the same every time; the caller's own are left as they were."""
     seed = seed_of(seed)
     state = np.random.get_state()
     with torch.random.fork_rng(devices=[]):

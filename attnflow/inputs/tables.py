@@ -117,7 +117,7 @@ def _csv(path: Path, sign: str = ",") -> Iterator[dict[str, str]]:
 
     how: dict[str, Any] = {
         "parse_options": csv.ParseOptions(delimiter=sign, newlines_in_values=True),
-        # One thread: only so a row that does not fit is named.
+        # One thread, because with several the reader does not say which row does not fit.
         "read_options": csv.ReadOptions(use_threads=False),
     }
     with _stream(path) as stream:

@@ -1,9 +1,9 @@
 """Weights that no training has seen: those that a saved model lacks, which loading draws at random.
 
 transformers marks each weight that it reads from a file (``_is_hf_initialized``) and only logs which ones it made up.
-Here they are told from the marks: a weight without one, in a model that has marked ones, that nothing has written to
-since it was drawn. A model that was built from a configuration has no marks and is taken as it is, and a head counts
-as trained after its first step.
+The marks tell them apart here: such a weight has no mark, other weights of the model have one, and nothing has written
+to it since it was drawn. A model that was built from a configuration has no marks and counts as trained. So does a head
+after its first step of training.
 """
 
 from __future__ import annotations
