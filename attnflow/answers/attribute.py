@@ -305,7 +305,7 @@ def _read(
     more = _pixels(seen)
     text = given.answer if answer is None else answer
     if text is None:
-        made = _generated(model, tokenizer, ids, more, apart, wanted.max_new_tokens, advance)
+        made = _generated(model, ids, more, apart, wanted.max_new_tokens, advance)
         reading = read_generated(tokenizer, ids, made)
     else:
         reading = _answered(tokenizer, given, seen, ids, text, apart)
@@ -342,9 +342,8 @@ def _refuse_empty(found: Sequence[Source], owners: Sequence[int]) -> None:
 
 
 def _generated(
-    model: nn.Module, tokenizer: Any, ids: Sequence[int], more: Mapping[str, Any], apart: bool, most: int | None,
-    advance: Progress,
-) -> list[int]:  # fmt: skip
+    model: nn.Module, ids: Sequence[int], more: Mapping[str, Any], apart: bool, most: int | None, advance: Progress
+) -> list[int]:
     """What the model writes after the prompt, by its own generation config."""
     from transformers import StoppingCriteria, StoppingCriteriaList
 

@@ -15,7 +15,6 @@ from attnflow.audit.finding import Finding
 from attnflow.audit.imposter import CONVENTIONS, BaseOutcomes, train_imposter
 from attnflow.audit.outcomes import (
     AttentionRow,
-    device_of,
     grades,
     outcome,
     pad_rows,
@@ -28,6 +27,7 @@ from attnflow.audit.splits import PARTS, Batch, Progress, Split, Splits
 from attnflow.audit.training import Folder, Recipe, Trained, build, cross_entropy, fit, inside, trained
 from attnflow.capturing.capture import capture
 from attnflow.errors import FileError, SelectionError, ShapeError
+from attnflow.inputs.encode import device_of
 from attnflow.inputs.example import one_example
 from attnflow.inputs.running import undisturbed
 from attnflow.models.factories import Factory

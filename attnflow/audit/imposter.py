@@ -12,11 +12,12 @@ from torch import Tensor
 
 from attnflow.audit.finding import Finding
 from attnflow.audit.measures import LN2, kl, tvd
-from attnflow.audit.outcomes import AttentionRow, Outcome, compared, device_of, grades, outcome, row_of, watched
+from attnflow.audit.outcomes import AttentionRow, Outcome, compared, grades, outcome, row_of, watched
 from attnflow.audit.registry import experiment, takes
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.audit.training import Folder, Recipe, Trained, build, fit, inside, trained
 from attnflow.errors import SelectionError
+from attnflow.inputs.encode import device_of
 from attnflow.models.factories import Factory
 
 if TYPE_CHECKING:

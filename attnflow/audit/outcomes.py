@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from attnflow.capturing import Call, live
 from attnflow.capturing.capture import capture
 from attnflow.capturing.session import Replace
 from attnflow.errors import CaptureError, SelectionError
+from attnflow.inputs.encode import device_of
 from attnflow.numbers import wholes
 from attnflow.reprs import one_line
 from attnflow.select import pick_layer
@@ -160,6 +162,12 @@ def pad_rows(rows: Sequence[Tensor], width: int) -> Tensor:
 Forward = Callable[[Batch], Tensor]
 
 
+def plain_logits(model: Any, batch: Batch) -> Tensor:
+    """``[batch, classes]``: the logits of a batch."""
+    logits: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask).logits
+    return logits
+
+
 @torch.no_grad()
 def predictions(split: Split, pad: int, forward: Forward, device: Any = "cpu", size: int = 64) -> Tensor:
     """``[texts, classes]``: the probabilities of the logits that ``forward`` gives for each batch, in order."""
@@ -176,7 +184,7 @@ def outcome(model: Any, split: Split, pad: int, attention_row: AttentionRow, cha
     rows: list[Tensor] = [torch.empty(0)] * len(split)
 
     def forward(batch: Batch) -> Tensor:
-        logits: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask).logits
+        logits = plain_logits(model, batch)
         for i, row in zip(batch.index, watch.rows(batch.mask).cpu(), strict=True):
             rows[i] = row[: len(split.ids[i])].float()
         return logits
@@ -187,19 +195,9 @@ def outcome(model: Any, split: Split, pad: int, attention_row: AttentionRow, cha
     return Outcome(said, tuple(rows))
 
 
-def device_of(model: Any) -> Any:
-    """Where the parameters of a model are."""
-    return next(model.parameters()).device
-
-
 def quality(model: Any, split: Split, pad: int) -> float:
     """How good a model is on a validation set: see :func:`rank_quality`."""
-
-    def forward(batch: Batch) -> Tensor:
-        logits: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask).logits
-        return logits
-
-    return rank_quality(predictions(split, pad, forward, device_of(model)), split.labels)
+    return rank_quality(predictions(split, pad, partial(plain_logits, model), device_of(model)), split.labels)
 
 
 def rank_quality(probabilities: Tensor, labels: npt.NDArray[np.int64]) -> float:

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnflow.audit.outcomes import device_of, quality, row_of
+from attnflow.audit.outcomes import plain_logits, quality, row_of
 from attnflow.audit.splits import Batch, Progress, Split, Splits
 from attnflow.digests import digest_of, weights_digest
 from attnflow.errors import FileError, InputError, SelectionError
 from attnflow.files import as_path, reading, write_bytes, writing
+from attnflow.inputs.encode import device_of
 from attnflow.models.factories import Factory
 from attnflow.numbers import at_least, check_kind, real, whole
 
@@ -85,12 +86,6 @@ class Trained:
     score: float
     history: tuple[Mapping[str, float], ...]
     identity: str
-
-
-def plain_logits(model: Any, batch: Batch) -> Tensor:
-    """The logits of a batch."""
-    logits: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask).logits
-    return logits
 
 
 def cross_entropy(data: Splits, balanced: bool, forward: Loss = plain_logits) -> Loss:

@@ -11,6 +11,7 @@ import torch
 
 from attnflow.comparing.scorer import Scorer
 from attnflow.errors import AttnFlowWarning, InputError, SelectionError
+from attnflow.inputs.encode import device_of
 from attnflow.inputs.example import one_example
 from attnflow.inputs.running import generates, undisturbed
 from attnflow.probes.rates import Rate
@@ -57,7 +58,7 @@ def word_ids(tokenizer: Any, word: str) -> list[int]:
 @torch.no_grad()
 def log_probabilities(model: Any, encoding: Mapping[str, Any], position: int, count: int = 1) -> torch.Tensor:
     """``[count, vocabulary]``: log-probabilities of the model at ``count`` positions of one text, from ``position``."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     inputs = {k: v.to(device) for k, v in encoding.items() if k in ("input_ids", "attention_mask", "token_type_ids")}
     logits = model(**inputs).logits
     return torch.log_softmax(logits[0, position : position + count].float(), -1).cpu()

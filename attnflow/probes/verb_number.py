@@ -17,6 +17,7 @@ import torch
 
 from attnflow.correlation import correlate
 from attnflow.errors import InputError, SelectionError
+from attnflow.inputs.encode import device_of
 from attnflow.models.shipped import LABELS
 from attnflow.models.shipped import load as load  # where users look for it
 from attnflow.probes.data import VerbExample
@@ -118,7 +119,7 @@ def margins(model: Any, queries: Sequence[Query]) -> list[float]:
     The padding is the model's own: a causal classifier answers at the last position that is not padding. One that
     names no padding takes a single row at a time.
     """
-    device = next(model.parameters()).device
+    device = device_of(model)
     rows = [row for q in queries for row in (q, q.against) if row is not None]
     # The pieces of a verb are read one after another, each behind those before it.
     given = [[*row.ids, *row.verb[:-1]] for row in rows]
