@@ -82,7 +82,8 @@ def run(
     wanted = named(list(experiments) if not isinstance(experiments, str) else experiments)
     _refuse_unknown(options)
     texts = TextFiles(os.fspath(as_path(data, "data")), text_column, label_column, valid, test, rows, seed)
-    recipe = Recipe(epochs, patience, batch, rate or RATES.get(model, FINE_TUNING), balanced=True)
+    rate = RATES.get(model, FINE_TUNING) if rate is None else rate
+    recipe = Recipe(epochs, patience, batch, rate, balanced=True)
     subject = Subject(model, texts, recipe, limit, min_count, max_length, seed, as_path(work, "work"), bar or _no_bar)
     findings: dict[str, Finding] = {}
     for one in wanted:

@@ -43,6 +43,8 @@ def test_what_is_wrong_is_said_before_anything_runs(data):
         audit.run(["uniform", "magic"], "lstm", data)
     with pytest.raises(SelectionError, match="epochs=0"):
         audit.run("uniform", "lstm", data, epochs=0)
+    with pytest.raises(SelectionError, match="rate=0, and a learning rate is above 0"):
+        audit.run("uniform", "lstm", data, rate=0)
     with pytest.raises(SelectionError, match="'permutation' is an option of no experiment. Use some of: epsilon"):
         audit.run("permutation", "lstm", data, permutation=1000)
     with pytest.raises(InputError, match="Training needs labels"):
