@@ -28,6 +28,7 @@ def assemble(
     settings: Mapping[str, Any],
     notes: Sequence[str] = (),
     edges: str = "attention",
+    generates: bool = False,
 ) -> list[Attention]:
     """One :class:`Attention` per example, from the records of one run, whose matrices hold ``edges``."""
     notes = list(notes)
@@ -47,7 +48,8 @@ def assemble(
     kept = heads if isinstance(heads, str | int) else tuple(heads)
     said = tuple(dict.fromkeys(notes))
     inside, certificate = edges in RESIDUAL_INSIDE, _certificate(found)
-    return [Attention(b, kept, route, model, said, dict(settings), edges, inside, certificate) for b in blocks]
+    known = (edges, inside, certificate, generates)
+    return [Attention(b, kept, route, model, said, dict(settings), *known) for b in blocks]
 
 
 def _certificate(found: Sequence[Tower]) -> dict[str, float] | None:

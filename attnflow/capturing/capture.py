@@ -137,14 +137,13 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         if isinstance(text, list) and text and all(isinstance(t, str) for t in text):
             chosen: dict[str, Any] = {
                 "inputs": inputs, "heads": heads, "layers": layers, "dtype": dtype, "device": device, "sinks": sinks,
-                "edges": edges, "target": target, "position": position, "route": route, "block": block,
-                "mixing": mixing, "rows": rows, "max_new_tokens": max_new_tokens, "max_length": max_length,
-                "truncation": truncation,
+                "edges": edges, "position": position, "route": route, "block": block, "mixing": mixing, "rows": rows,
+                "max_new_tokens": max_new_tokens, "max_length": max_length, "truncation": truncation,
             }  # fmt: skip
-            outputs = _one_each(text_target, len(text), "text_target")
-            pairs = _one_each([text_pair] if isinstance(text_pair, str) else text_pair, len(text), "text_pair")
-            each = zip(text, outputs, pairs, strict=True)
-            return [capture(module, tokenizer, t, text_target=o, text_pair=p, **chosen) for t, o, p in each]
+            pairs = text_pair if text_pair is None else [text_pair] if isinstance(text_pair, str) else list(text_pair)
+            goal = list(text_target) if isinstance(text_target, tuple) else text_target
+            own = _one_each(len(text), text_target=goal, text_pair=pairs, target=target)
+            return [capture(module, tokenizer, t, **chosen, **options) for t, options in zip(text, own, strict=True)]
     if differentiates:
         heads = "all"
     _check(sinks, route, block)
@@ -158,10 +157,7 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
         gradients=differentiates or by_gradient, route=route, whole_rows=edges in ("gradient", "value_zeroing"),
     )  # fmt: skip
     session.watch = watch(module, session, edges, mixing)
-    kind = str(reduction.dtype).removeprefix("torch.")
-    settings: dict[str, Any] = {"heads": reduction.heads, "dtype": kind, "sinks": sinks}
-    settings["implementation"] = implementations(module)
-    settings |= {"edges": edges} if edges != "attention" else {}
+    settings = _settings(module, reduction, sinks, edges)
     if text is None and inputs is None:
         return Taken(module, tokenizer, session, sinks, settings, edges)
     given = encode(
@@ -184,21 +180,27 @@ def capture(  # type: ignore[misc]  # the overloads leave the options to this si
     )  # fmt: skip
     taken = assemble(
         records, frame, sinks=sinks, heads=reduction.heads, model=name_of(module), settings=settings,
-        notes=[*given.notes, *notes], edges=edges,
+        notes=[*given.notes, *notes], edges=edges, generates=generates(module),
     )  # fmt: skip
-    taken = [dataclasses.replace(a, generates=generates(module)) for a in taken]
     if len(said) == len(taken):
         taken = [dataclasses.replace(a, settings={**a.settings, **one}) for a, one in zip(taken, said, strict=True)]
     one = given.single or text is None or isinstance(text, Mapping)
     return taken[0] if one and len(taken) == 1 else taken
 
 
-def _one_each(given: Any, count: int, name: str) -> list[Any]:
-    """An option of ``count`` texts: one entry per text."""
-    listed = list(given) if isinstance(given, list | tuple) else [given] * count
-    if len(listed) != count:
-        raise InputError(f"{count} texts and {len(listed)} in {name}: give one for each.")
-    return listed
+def _one_each(count: int, **options: Any) -> list[dict[str, Any]]:
+    """The options of each of ``count`` texts; a list has one entry per text, anything else is for all of them."""
+    for name, value in options.items():
+        if isinstance(value, list) and len(value) != count:
+            raise InputError(f"{count} texts and {len(value)} in {name}: give one for each.")
+    return [{n: v[i] if isinstance(v, list) else v for n, v in options.items()} for i in range(count)]
+
+
+def _settings(model: nn.Module, reduction: Reduction, sinks: str, edges: str) -> dict[str, Any]:
+    """What was chosen, as a result tells it."""
+    kind = str(reduction.dtype).removeprefix("torch.")
+    chosen = {"heads": reduction.heads, "dtype": kind, "sinks": sinks, "implementation": implementations(model)}
+    return chosen if edges == "attention" else {**chosen, "edges": edges}
 
 
 def _outputs(given: Inputs) -> int:
@@ -213,7 +215,7 @@ def _limit(session: Session, given: Inputs, rows: int | Sequence[int]) -> list[i
     two = bool(given.decoder_tokens)
     places = (given.decoder_positions if two else given.positions) or ()
     length = int(given.batch["decoder_input_ids"].shape[1]) if two else given.length or len(given.tokens[0])
-    wanted = some.chosen(rows, _outputs(given))
+    wanted = some.row_numbers(rows, _outputs(given))
     session.rows, session.row_length, session.two_towers = tuple(places[0][r] for r in wanted), length, two
     return list(wanted)
 

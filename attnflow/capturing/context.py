@@ -22,6 +22,7 @@ from attnflow.capturing.state import prepared, uninterrupted
 from attnflow.capturing.tap import tapped
 from attnflow.errors import CaptureError
 from attnflow.inputs.naming import name_ids
+from attnflow.inputs.running import generates
 from attnflow.tokens import Tokens
 
 
@@ -132,6 +133,7 @@ def assemble_runs(
         out += assemble(
             records, frame, sinks=sinks, heads=session.reduction.heads,
             model=name_of(model), settings={**settings, "runs": len(chain)}, notes=notes, edges=edges,
+            generates=generates(model),
         )  # fmt: skip
     return out
 

@@ -150,10 +150,10 @@ def masks_itself(module: Any, kwargs: dict[str, Any]) -> bool:
     return bool(getattr(module, "is_causal", True) if given is None else given)
 
 
-def chosen(rows: int | Sequence[int], length: int) -> tuple[int, ...]:
+def row_numbers(rows: int | Sequence[int], length: int) -> tuple[int, ...]:
     """The rows that were asked for, counted from 0; negative numbers count from the end.
 
-    >>> chosen([0, -1], 5)
+    >>> row_numbers([0, -1], 5)
     (0, 4)
     """
     listed = wholes(rows, "rows")

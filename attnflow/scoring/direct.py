@@ -12,7 +12,7 @@ from attnflow.errors import SelectionError, ShapeError
 from attnflow.heads import Heads
 from attnflow.numbers import whole
 from attnflow.relevance import Relevance
-from attnflow.scoring.raw import chosen, explained_at, matrices, said
+from attnflow.scoring.raw import explained_at, matrices, relevance_of, said
 from attnflow.scoring.source import each, ready
 
 
@@ -74,8 +74,9 @@ def direct(
         sums = np.cumsum(scores[kept], 0)
         settings = {"start_layer": start_layer, **said(attention)}
         numbers = tuple(layers[i] for i in kept)
-        known: dict[str, Any] = {"start_layer": start_layer, "kept_rows": outputs_of(attention).rows}
-        return chosen(sums, numbers, keys, queries, layer, position, "direct", settings, attention.model, **known)
+        facts = (settings, attention.model, outputs_of(attention).rows)
+        known = {"start_layer": start_layer}
+        return relevance_of(sums, keys, queries, numbers, layer, position, "direct", *facts, **known)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
     return each(source, tokenizer, text, method, **given, **explained_at(source, edges, position), **options)

@@ -61,9 +61,8 @@ def raw(
     source, tokenizer, text = ready(source, tokenizer, text, "raw")
 
     def method(attention: Attention) -> Relevance:
-        scores, keys, queries, layers = matrices(attention)
-        known: dict[str, Any] = {"kept_rows": outputs_of(attention).rows}
-        return chosen(scores, layers, keys, queries, layer, position, "raw", said(attention), attention.model, **known)
+        facts = (said(attention), attention.model, outputs_of(attention).rows)
+        return relevance_of(*matrices(attention), layer, position, "raw", *facts)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
     return each(source, tokenizer, text, method, **given, **explained_at(source, edges, position), **options)
@@ -99,11 +98,11 @@ def matrices(attention: Attention) -> tuple[F64, Tokens, Tokens, tuple[int, ...]
     return _stack(only), only.keys, only.queries, only.layers
 
 
-def chosen(
+def relevance_of(
     scores: Any,
-    layers: Sequence[int],
     tokens: Tokens,
     queries: Tokens,
+    layers: Sequence[int],
     layer: int | None,
     position: int | str | None,
     method: str,
@@ -112,9 +111,10 @@ def chosen(
     kept_rows: tuple[int, ...] | None = None,
     **known: Any,
 ) -> Relevance:
-    """The relevance for the layer and position that were asked for, out of all; ``known`` are fields of it.
+    """The relevance for the layer and position that were asked for, out of all :func:`matrices`.
 
-    ``kept_rows``: the numbers of the output positions, where the scores are not of all of them.
+    ``kept_rows`` are the numbers of the output positions, where the scores are not of all. ``known`` are further
+    fields.
     """
     if layer is not None:
         i = pick_layer(layer, layers)

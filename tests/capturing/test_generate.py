@@ -24,6 +24,14 @@ def close(a: Any, b: Any, atol: float = 1e-5) -> None:
             np.testing.assert_allclose(x, y, atol=atol)
 
 
+def test_a_model_that_generates_is_known_as_one_whoever_runs_it() -> None:
+    for name, generates in (("llama", True), ("bert", False)):
+        model = tiny.model(name)
+        with capture(model) as taken:
+            model(torch.tensor([tiny.IDS]))
+        assert taken.attention.generates is capture(model, None, tiny.IDS).generates is generates
+
+
 def test_one_forward() -> None:
     model = tiny.model("bert")
     with capture(model) as taken:

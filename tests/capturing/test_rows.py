@@ -10,7 +10,7 @@ import torch
 import transformers as tf
 
 from attnflow import Attention, AttnFlowError, capture, direct, raw, rollout
-from attnflow.capturing.rows import chosen
+from attnflow.capturing.rows import row_numbers
 from tests.capturing.test_restore import fingerprint
 from tests.capturing.tiny import SMALL, _sharp
 
@@ -211,6 +211,16 @@ def test_a_list_of_texts_keeps_its_second_texts() -> None:
             capture(model, words, texts, text_pair=given, rows=[0])
 
 
+def test_a_list_of_texts_has_a_target_each() -> None:
+    from attnflow import demo
+
+    given: dict[str, Any] = {"edges": "gradient", "rows": [0]}
+    model, words, texts = demo.model(), demo.tokenizer(), ["the key", "the keys"]
+    found = capture(model, words, texts, target=[0, 1], **given)
+    for one, text, target in zip(found, texts, (0, 1), strict=True):
+        np.testing.assert_array_equal(one.weights, capture(model, words, text, target=target, **given).weights)
+
+
 def test_scores_of_some_rows_know_which_positions_they_are_of() -> None:
     some = capture(llama(), None, ids(), rows=[4, 7])
     for method in (raw, direct):
@@ -218,5 +228,5 @@ def test_scores_of_some_rows_know_which_positions_they_are_of() -> None:
         assert method(some).kept_rows == (4, 7)
 
 
-def test_chosen() -> None:
-    assert chosen(-1, 3) == (2,) and chosen((0, 1), 2) == (0, 1)
+def test_row_numbers() -> None:
+    assert row_numbers(-1, 3) == (2,) and row_numbers((0, 1), 2) == (0, 1)

@@ -98,7 +98,7 @@ class Replay:
             after = self.run(column)
         except Exception:  # whatever the layer's code does
             after = before.new_empty(0)
-        if far(after, before) > limit(before.dtype) / 10:
+        if distance(after, before) > limit(before.dtype) / 10:
             self.projection = None
 
     def chunks(self, output: torch.Tensor) -> Iterator[tuple[int, list[int]]]:
@@ -124,7 +124,7 @@ class Replay:
     def _positionwise(self, start: int) -> bool:
         """True if the layer gives the same for the output positions from ``start`` on when it is given no others."""
         try:
-            return far(self.run(None, start), self.whole[:, start:]) <= limit(self.whole.dtype) / 10
+            return distance(self.run(None, start), self.whole[:, start:]) <= limit(self.whole.dtype) / 10
         except Exception:  # whatever the layer's code does with fewer positions
             return False
 
@@ -162,7 +162,7 @@ class Replay:
         self.hit = self.due = False
         entry, inner = self.entry, self.inner
         n = self.seen.weights.shape[-2]
-        args, kwargs = later(kept(entry.args), start, n), later(kept(entry.kwargs), start, n)
+        args, kwargs = from_position(copied(entry.args), start, n), from_position(copied(entry.kwargs), start, n)
         token = ACTIVE.set(inner)
         try:
             with ExitStack() as stack:
@@ -258,26 +258,26 @@ def _subtracts(seen: Attended) -> bool:
         return False
     values = seen.values.repeat_interleave(seen.weights.shape[1] // seen.values.shape[1], 1)
     mixed = (seen.weights.to(values.dtype) @ values).transpose(1, 2)
-    return mixed.shape == seen.out.shape and far(mixed, seen.out) <= limit(seen.out.dtype)
+    return mixed.shape == seen.out.shape and distance(mixed, seen.out) <= limit(seen.out.dtype)
 
 
-def kept(given: Any) -> Any:
+def copied(given: Any) -> Any:
     """Arguments as they are before the layer runs: a cache is filled by it, so it is copied."""
     if isinstance(given, dict):
-        return {name: kept(value) for name, value in given.items()}
+        return {name: copied(value) for name, value in given.items()}
     if type(given) in (tuple, list):
-        return type(given)(kept(value) for value in given)
+        return type(given)(copied(value) for value in given)
     return copy.deepcopy(given) if hasattr(given, "get_seq_length") else given
 
 
-def later(given: Any, start: int, n: int) -> Any:
+def from_position(given: Any, start: int, n: int) -> Any:
     """Arguments of a layer without the positions before ``start``: the second axis of what has ``n`` there."""
     if not start:
         return given
     if isinstance(given, dict):
-        return {name: later(value, start, n) for name, value in given.items()}
+        return {name: from_position(value, start, n) for name, value in given.items()}
     if type(given) in (tuple, list):
-        return type(given)(later(value, start, n) for value in given)
+        return type(given)(from_position(value, start, n) for value in given)
     several = isinstance(given, torch.Tensor) and given.ndim > 1 and given.shape[1] == n
     return given[:, start:] if several else given
 
@@ -291,7 +291,7 @@ def states(output: Any) -> torch.Tensor | None:
     return next((t for t in output if isinstance(t, torch.Tensor)), None) if isinstance(output, tuple | list) else None
 
 
-def far(mine: torch.Tensor, model: torch.Tensor) -> float:
+def distance(mine: torch.Tensor, model: torch.Tensor) -> float:
     """The largest difference, relative to the largest number."""
     size = model.abs().max().clamp(min=torch.finfo(model.dtype).tiny)
     return float((mine - model).abs().max() / size) if mine.shape == model.shape else float("inf")

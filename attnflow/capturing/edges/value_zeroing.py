@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from attnflow.capturing.edges.decompose import limit, own_positions, settled
-from attnflow.capturing.edges.replay import Attended, Entry, Replay, far, kept, refusal, states
+from attnflow.capturing.edges.replay import Attended, Entry, Replay, copied, distance, refusal, states
 from attnflow.capturing.session import ACTIVE, Call, Computed, Projection, Record, Session
 from attnflow.capturing.survey import Site
 
@@ -72,7 +72,7 @@ class ValueZeroing:
 
     def _enter(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._mine():
-            self.open.append(Entry(layer, kept(args), kept(kwargs)))
+            self.open.append(Entry(layer, copied(args), copied(kwargs)))
 
     def _leave(self, layer: nn.Module, args: Any, output: Any) -> None:
         if not self._mine():
@@ -112,7 +112,7 @@ class ValueZeroing:
             )  # fmt: skip
         replay = Replay(self.session, entry, seen)
         base = replay.base()
-        error = far(base, output)
+        error = distance(base, output)
         if error > limit(output.dtype):
             raise refusal(seen.call, seen.site, f"its layer gives something else when run again (error {error:.1g})")
         first = _by_position(base, batch, n)
@@ -165,8 +165,8 @@ def cosine_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     long, other, far = a.norm(dim=-1), b.norm(dim=-1), (a - b).norm(dim=-1)
     product = (2 * long * other).clamp(min=torch.finfo(wide).tiny)
     found = ((far.square() - (long - other).square()) / product).clamp(min=0)
-    distance: torch.Tensor = found.masked_fill(far <= rounding * long, 0)
-    return distance
+    out: torch.Tensor = found.masked_fill(far <= rounding * long, 0)
+    return out
 
 
 def _layer_of(model: nn.Module, site: Site) -> nn.Module | None:
