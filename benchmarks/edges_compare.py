@@ -166,8 +166,8 @@ def redraw() -> None:
         "compare",
         "![Correlation with blank-out for every kind of edges and way to compose](../images/edges.svg)\n\n"
         f"Spearman correlation with blank-out, mean ± half of its 95 % interval. Sentences: {counts}.\n\n"
-        f"{table(frame)}\n\nWith gradients:\n\n{table(frame, GRADIENTS)}\n\n"
-        "All numbers are in [edges.csv](../data/edges.csv).",
+        f"{table(frame)}\n\nWith the size of the gradient:\n\n{table(frame, GRADIENTS[:1])}\n\n"
+        "All numbers, also with gradient × input, are in [edges.csv](../data/edges.csv).",
     )
 
 
