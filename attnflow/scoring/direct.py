@@ -75,7 +75,7 @@ def direct(
         settings = {"start_layer": start_layer, **said(attention)}
         numbers = tuple(layers[i] for i in kept)
         facts = (settings, attention.model, outputs_of(attention).rows)
-        known = {"start_layer": start_layer}
+        known: dict[str, Any] = {"start_layer": start_layer}
         return relevance_of(sums, keys, queries, numbers, layer, position, "direct", *facts, **known)
 
     given: dict[str, Any] = {"heads": heads, "sinks": sinks, "tokens": tokens, "block": block, "edges": edges}
