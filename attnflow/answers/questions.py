@@ -217,7 +217,7 @@ def cite(
     """
     if on_error not in ("raise", "skip"):
         raise SelectionError(f"on_error={on_error!r} is not known. Use one of: raise, skip.")
-    check_engine(engine)
+    check_engine(engine, workers)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     if not isinstance(model, str):  # a name is loaded later, by each worker
         model, tokenizer, _ = arguments(model, tokenizer, None, "cite")

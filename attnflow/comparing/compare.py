@@ -90,7 +90,7 @@ def compare(
     >>> list(c.to_frame().columns)[5:]
     ['mean', 'std', 'low', 'high', 'n', 'nan', 'ties']
     """
-    check_engine(engine)
+    check_engine(engine, workers)
     if dataset is None:
         raise InputError(
             "dataset is None: give texts, a datasets.Dataset or a file:  compare(model, tokenizer, ['a text', 'more'])"

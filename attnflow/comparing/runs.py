@@ -18,7 +18,7 @@ from attnflow.comparing.scorer import Costs
 from attnflow.errors import AttnFlowError, FileError, InputError, SelectionError
 from attnflow.inputs.datasets import Data, Row, Rows
 from attnflow.inputs.untrained import accepting, check_trained
-from attnflow.numbers import word
+from attnflow.numbers import at_least, word
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +117,7 @@ class Run:
             out: a folder for the records, written as they are made; None keeps them in memory.
             engine: one of :data:`ENGINES`.
         """
-        check_engine(engine)
+        check_engine(engine, workers)
         bar = _progress(show_progress, self.data.count, self.job.doing)
         with open_records(out, self.settings, resume, self.job.layout) as records, bar as advance:
             todo = _undone(self.data, records, advance)
@@ -131,10 +131,12 @@ class Run:
             return records.table(), records.costs()
 
 
-def check_engine(engine: str) -> None:
-    """Refuse an engine that there is not."""
+def check_engine(engine: str, workers: int | None) -> None:
+    """Refuse an engine that there is not, and a number of workers below one."""
     if word(engine, "engine") not in ENGINES:
         raise SelectionError(f"engine={engine!r} is not known. Use one of: {', '.join(ENGINES)}.")
+    if workers is not None:
+        at_least(workers, 1, "workers")
 
 
 def _version() -> str:

@@ -87,7 +87,7 @@ def rank(
     >>> league
     League(2 examples × 5 methods × 1 measures)
     """
-    check_engine(engine)
+    check_engine(engine, workers)
     truths(streaming=streaming, resume=resume, show_progress=show_progress, untrained=untrained)
     bootstrap, seed = at_least(bootstrap, 0, "bootstrap"), seed_of(seed)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model

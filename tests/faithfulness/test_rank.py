@@ -373,6 +373,7 @@ WRONG = {
     "unit='letter'": "unit='letter' is not known. Use one of: token, word",
     "on_error='ignore'": "on_error='ignore' is not known",
     "engine='spark'": "engine='spark' is not known. Use one of: local, ray",
+    "engine='ray', workers=0": "workers=0, but at least 1 is needed",
     "task='chess'": "task='chess' is not known. Use one of: verb-number",
     "task='verb-number'": "task='verb-number' reads examples with prefix and label, and the data hold a str",
     "data=[], task='verb-number'": "reads examples with prefix and label, and the data hold 0 examples",
