@@ -9,8 +9,8 @@ On every network every pair at every height is solved in full, its preflow is ch
 computed anew (``certify``). The engine's answers with closed forms, theorem, hub and relay bounds (all heights, the top
 alone, rows alone) must be the same integers, so each pair that a bound settled is solved again. Samples are compared
 with networkx on exact fractions (small networks) and igraph on floats. Deep networks are also bracketed with a
-tolerance: the exact flow must lie between the bounds, and no thinned network may carry more. Long rows of SmolLM2 are
-solved with bounds and without any, and compared with igraph on sampled inputs.
+tolerance: the exact flow must lie between the bounds, and no thinned network and no drawn flow may carry more. Long
+rows of SmolLM2 are solved with bounds and without any, and compared with igraph on sampled inputs.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from flow_networks import available, real
 from report import write
 
 from attnflow.scoring.flow.certificate import certify
+from attnflow.scoring.flow.draw import Draw
 from attnflow.scoring.flow.interval import bracket
 from attnflow.scoring.flow.solver import Solution, solve
 from attnflow.scoring.flow.thin import Thin
@@ -60,6 +61,7 @@ class Tally:
     brackets: int = 0
     widest: float = 0.0
     thinned: int = 0
+    drawn: int = 0
     seconds: float = 0.0
 
     def add(self, other: Tally) -> None:
@@ -118,6 +120,11 @@ def inside(name: str, stack: np.ndarray, full: Solution, rows: list[int], tally:
         if thin.lower(j) > full.units[-1, rows[0], j]:
             raise SystemExit(f"{name} {stack.shape}: a thinned network carries more than the whole one")
     tally.thinned += len(sinks)
+    for upper_units in (np.full(len(sinks), full.capacities.rowsum[-1, rows[0]]), full.units[-1, rows[0], sinks]):
+        found = Draw(full.capacities, rows[0], sinks, causal, 4).lower(upper_units) if len(sinks) else upper_units
+        if (found > full.units[-1, rows[0], sinks]).any():
+            raise SystemExit(f"{name} {stack.shape}: a drawn flow is larger than the exact one")
+        tally.drawn += len(found)
 
 
 def long_row(n: int, samples: int, tally: Tally) -> None:
@@ -130,6 +137,11 @@ def long_row(n: int, samples: int, tally: Tally) -> None:
     lower, upper, _ = bracket(stack, TOLERANCE, [steps], [t])
     if (lower.scores > full.scores + 1e-12).any() or (upper < full.scores - 1e-12).any():
         raise SystemExit(f"SmolLM2 at {n}: an exact flow is not in its interval")
+    far = np.arange(0, n - 256, 7)
+    drawn = Draw(full.capacities, t, far, True, 12).lower(full.units[0, 0, far])
+    if (drawn > full.units[0, 0, far]).any():
+        raise SystemExit(f"SmolLM2 at {n}: a drawn flow is larger than the exact one")
+    tally.drawn += len(far)
     tally.brackets += n
     tally.widest = max(tally.widest, float((upper - lower.scores).max()))
     tally.families[f"real: smollm2, one row of {n}"] += 1
@@ -218,7 +230,8 @@ def main() -> None:
         f"networkx on exact fractions: {tally.fractions} pairs, largest difference {tally.off_fractions:.1e}. "
         f"igraph on floats: {tally.floats} pairs, largest difference {tally.off_floats:.1e}.\n\n"
         f"With `tolerance={TOLERANCE}`: {tally.brackets} exact flows of deep networks lie in their intervals, of which "
-        f"the widest is {tally.widest:.1e}; {tally.thinned} flows in thinned networks are not larger.\n\n"
+        f"the widest is {tally.widest:.1e}; {tally.thinned} flows in thinned networks and {tally.drawn} drawn "
+        "flows are not larger.\n\n"
         "Pairs by what settled them, each solved again in full: "
         + ", ".join(f"{name} {count}" for name, count in tally.proofs.most_common())
         + "."

@@ -2,8 +2,9 @@
 
 An interval needs a bound on the *cut*, not on the sum of what was left out. The cuts at both ends of the network
 (relay.py) are cuts of the whole network, whatever a search leaves out, and on deep attention they are nearly always the
-narrowest. So for few outputs of a deep network only the lower bound is searched for: by laying flows in hops, then in a
-thinned network (thin.py), and in full where the window between the two tokens is small or nothing else helps.
+narrowest. So for few outputs of a deep network only the lower bound is searched for: by laying flows in hops, by
+drawing them up from many inputs at once (draw.py), then in a thinned network (thin.py), and in full where the window
+between the two tokens is small or nothing else helps.
 
 Where the ends do not bound enough (shallow networks, all outputs), the smallest capacities are left out of every step,
 and what they could have carried is added to the upper bound.
@@ -16,17 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.scoring.flow.integers import Capacities
+from attnflow.scoring.flow.draw import Draw
+from attnflow.scoring.flow.integers import Capacities, Ints
 from attnflow.scoring.flow.relay import Bounds, relayable, relayed
 from attnflow.scoring.flow.room import check_room
 from attnflow.scoring.flow.search import finish
-from attnflow.scoring.flow.solver import THIN, Solution, capacities, solve
-from attnflow.scoring.flow.thin import Thin
+from attnflow.scoring.flow.solver import DRAWN, THIN, Solution, capacities, solve
+from attnflow.scoring.flow.thin import Places, Thin
 from attnflow.scoring.network import F64
 
 # Thinned networks: edges of each row, and tokens of a window up to which a search in full is as quick. More edges make
 # the search itself quicker, because fewer flows have to be taken back.
 _THIN = ((24, 128), (96, 1024))
+_DRAW = (12, 256)  # the same for drawing
+_MANY = 32  # inputs of one output that pay for the sums that drawing needs
 
 
 def bracket(
@@ -66,25 +70,33 @@ def bracket(
 def _narrowed(
     caps: Capacities, rows: Sequence[int], tolerance: float, causal: bool, threads: int
 ) -> tuple[Solution, F64, float]:
-    """The flows from ``rows`` at the top: by the ends, in a thinned network, and in full, in this order."""
+    """The flows from ``rows`` at the top: by the ends, drawn, in a thinned network, and in full, in this order."""
     most = int(tolerance * 2.0**caps.bits)
-    laid = relayed(caps, rows, causal, threads)
-    lower, share, by_thin = laid.lower.copy(), 0.0, np.zeros(laid.lower.shape, bool)
+    laid = relayed(caps, rows, causal, threads, most)
+    lower, share, by = laid.lower.copy(), 0.0, np.zeros(laid.lower.shape, np.int8)
+
+    def raised(a: int, sinks: Places, to: Ints, code: int) -> None:
+        lower[a, sinks] = np.maximum(lower[a, sinks], to)
+        by[a, sinks[laid.upper[a, sinks] - lower[a, sinks] <= most]] = code
+
+    def far(a: int, near: int) -> Places:
+        sinks = np.flatnonzero(laid.upper[a] - lower[a] > most)
+        t = rows[a]
+        return sinks[t - sinks >= near] if causal else sinks[sinks != t] if caps.n > near else sinks[:0]
+
     for a, t in enumerate(rows):
+        if len(sinks := far(a, _DRAW[1])) >= _MANY:
+            raised(a, sinks, Draw(caps, t, sinks, causal, _DRAW[0]).lower(laid.upper[a, sinks]), DRAWN)
         for keep, near in _THIN:
-            far = np.flatnonzero(laid.upper[a] - lower[a] > most)
-            far = far[t - far >= near] if causal else far[far != t] if caps.n > near else far[:0]
-            if not len(far):
+            if not len(sinks := far(a, near)):
                 break
-            thin = Thin(caps, t, far, causal, keep)
-            for j in far.tolist():
-                lower[a, j] = max(lower[a, j], thin.lower(j))
-            by_thin[a, far] = laid.upper[a, far] - lower[a, far] <= most
+            thin = Thin(caps, t, sinks, causal, keep)
+            raised(a, sinks, np.array([thin.lower(j) for j in sinks.tolist()], np.int64), THIN)
             share = max(share, thin.left_out)
     left = laid.upper - lower > most
     found = finish(caps, rows, Bounds(lower, np.where(left, laid.upper, lower)), causal, threads)
     upper = np.where(left, found.units, laid.upper)
-    proofs = np.where(by_thin & ~left, np.int8(THIN), found.proofs)
+    proofs = np.where((by > 0) & ~left, by, found.proofs)
     solution = Solution(caps, (caps.steps,), tuple(rows), found.units[None], proofs[None])
     return solution, caps.floats(upper), share
 

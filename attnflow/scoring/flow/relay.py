@@ -21,6 +21,7 @@ pass over them; the kernel says how. No network is searched, no flow is taken ba
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -76,8 +77,12 @@ def room_for(nodes: int, rows: int) -> int:
     return 8 * nodes * nodes * (7 if rows == 1 else 9)
 
 
-def relayed(caps: Capacities, rows: Sequence[int], causal: bool, threads: int = 1) -> Bounds:
-    """Bounds of the flows from ``rows`` at the top of the network; with one row, only the nodes it can see are read."""
+def relayed(caps: Capacities, rows: Sequence[int], causal: bool, threads: int = 1, slack: int = 0) -> Bounds:
+    """Bounds of the flows from ``rows`` at the top of the network; with one row, only the nodes it can see are read.
+
+    No flow is made larger once it is within ``slack`` units of its upper bound, and with a slack only the way to part
+    the steps that serves most is tried: what is left open takes less time in :mod:`attnflow.scoring.flow.draw`.
+    """
     nodes = max(rows) + 1 if causal else caps.n
     check_room(room_for(nodes, len(rows)), f"the bounds of flows over {nodes:,} tokens")
     blocks = _Blocks(caps, nodes, rows, causal, threads)
@@ -86,7 +91,7 @@ def relayed(caps: Capacities, rows: Sequence[int], causal: bool, threads: int = 
 
     def row(start: int, stop: int) -> None:
         for a in range(start, stop):
-            lower[a, :nodes], upper[a, :nodes] = blocks.bounds(rows[a], causal, inside)
+            lower[a, :nodes], upper[a, :nodes] = blocks.bounds(rows[a], causal, inside, slack)
 
     part = max(1, len(rows) // (4 * threads))
     share(row, [(a, min(a + part, len(rows))) for a in range(0, len(rows), part)], threads)
@@ -132,7 +137,7 @@ class _Blocks:
             for t in self.rows.keys() & range(start, stop):
                 self.rows[t][step, :seen] = rows[t - start]
 
-    def bounds(self, t: int, causal: bool, threads: int) -> tuple[Ints, Ints]:
+    def bounds(self, t: int, causal: bool, threads: int, slack: int = 0) -> tuple[Ints, Ints]:
         row, p = self.rows[t], self.parts
         top = self.caps.steps - 1
         upper = np.minimum(self._out_of(t, row, causal), self._into(t, causal))
@@ -142,17 +147,18 @@ class _Blocks:
             upper[t] = lower[t] = self.own[:, t].min()
         own = self.own[:, t]
         budgets = np.array([own[top], own[top - 1], min(own[top - 2], self.chain[t])], np.int64)
-        for gather, mid, spread in self._splits():
-            if not (lower < upper).any():
+        goal = upper - slack
+        for gather, mid, spread in itertools.islice(self._splits(), 1 if slack else None):
+            if not (lower < goal).any():
                 break
             tiers = np.stack([row[top - 1], row[top - 2], np.minimum(row[spread : p.end], self.most).sum(0)])
             columns = (*self.columns[:_TIERS], gather)
-            lay = functools.partial(self._lay, t, causal, row[top], tiers, budgets, columns, mid, upper, lower)
+            lay = functools.partial(self._lay, t, causal, row[top], tiers, budgets, columns, mid, goal, lower)
             few = slice(0, self.n, self.n // _PROBES + 1)
             lay([(few.start, few.step)])
-            if 4 * int((lower[few] < upper[few]).sum()) > 3 * len(lower[few]):
+            if 4 * int((lower[few] < goal[few]).sum()) > 3 * len(lower[few]):
                 break  # three hops do not span this network
-            workers = min(threads, 1 + int((lower < upper).sum()) * self.n // 20_000)
+            workers = min(threads, 1 + int((lower < goal).sum()) * self.n // 20_000)
             lay([(begin, workers) for begin in range(workers)])
         return lower, upper
 
@@ -174,14 +180,14 @@ class _Blocks:
 
     def _lay(
         self, t: int, causal: bool, row: Ints, tiers: Ints, budgets: Ints, columns: tuple[Ints, ...], mid: Ints,
-        upper: Ints, lower: Ints, jobs: Sequence[tuple[int, int]],
+        goal: Ints, lower: Ints, jobs: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
-        """Raise ``lower``. A job is the first input and the stride; all are done at the same time."""
+        """Raise ``lower`` up to ``goal``. A job is the first input and the stride; all are done at the same time."""
         from attnflow.scoring.flow import compiled
 
         def work(begin: int, stride: int) -> None:
             compiled.relay(
-                causal, t, row, tiers, budgets, columns, self.below, mid, self.high, self.chain, upper, lower,
+                causal, t, row, tiers, budgets, columns, self.below, mid, self.high, self.chain, goal, lower,
                 begin, stride,
             )  # fmt: skip
 

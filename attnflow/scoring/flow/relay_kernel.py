@@ -169,14 +169,16 @@ def _unspend(log, at, spent):
 
 
 @inner
-def _relay_supplies(n, causal, t, j, lo, hi, mid, supply, demand, into, down, held, last, log, reads):
+def _relay_supplies(n, causal, t, j, lo, hi, goal, mid, supply, demand, into, down, held, last, log, reads):
     """Tokens hand on what they could not bring down themselves."""
     total = np.int64(0)
     room = True
     for step in range(hi - lo):
         k = hi - U1 - step
         left = supply[k]
-        if left == 0 or not room:
+        if total >= goal or not room:
+            break
+        if left == 0:
             continue
         row = k * n
         y = min(min(left, mid[row + j]), _staying(held, U3))
@@ -414,7 +416,7 @@ def relay(
         total = _straight(n, t, j, lo, hi, x, u, d, l1, l2, l3, chain, supply, demand, into, up, down, held)
         if total < goal:
             total += _relay_supplies(
-                n, causal, t, j, lo, hi, mid, supply, demand, into, down, held, last, log, reads
+                n, causal, t, j, lo, hi, goal - total, mid, supply, demand, into, down, held, last, log, reads
             )  # fmt: skip
         if total < goal:
             total += _relay_to_demands(

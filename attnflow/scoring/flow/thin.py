@@ -20,7 +20,7 @@ from attnflow.scoring.flow.room import check_room
 Places = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
 BITS = 29  # what scipy's 32-bit capacities hold
-_MOST = np.iinfo(np.int32).max
+MOST = np.iinfo(np.int32).max
 _ENDS = 3  # steps at each end that are kept
 _BETWEEN = 4  # and between them
 _HEAVY = 4  # tokens next to each end whose rows or columns are kept whole
@@ -32,6 +32,13 @@ class Edges(NamedTuple):
     row: Small
     column: Small
     units: Small
+
+
+def as_small(units: Ints, bits: int) -> Small:
+    """Units of 2**-bits as units of 2⁻²⁹, rounded down."""
+    shift = bits - BITS
+    small: Small = np.minimum(units >> shift if shift >= 0 else units << -shift, MOST).astype(np.int32)
+    return small
 
 
 class Thin:
@@ -80,12 +87,6 @@ class Thin:
             self.heavy_columns[sink] = self._heaviest(into)
         return {int(q) for sink, heavy in self.heavy_columns.items() for q in (sink, *heavy)}
 
-    def _small(self, units: Ints) -> Small:
-        """Units of the network as units of 2⁻²⁹, rounded down."""
-        shift = self.caps.bits - BITS
-        small: Small = np.minimum(units >> shift if shift >= 0 else units << -shift, _MOST).astype(np.int32)
-        return small
-
     def _read(self, step: int, keep: int) -> Edges:
         """The largest edges of each row of one step; whole rows and columns and the tokens' own edges are put aside."""
         n = self.n
@@ -96,7 +97,8 @@ class Thin:
             stop = min(stop, n)
             if start >= stop:
                 break
-            rows = self._small(self.caps.block(step, start, stop, stop if self.causal else None)[:, :n])
+            read = self.caps.block(step, start, stop, stop if self.causal else None)
+            rows = as_small(read[:, :n], self.caps.bits)
             places = self.tokens[start:stop]
             self.own[step, start:stop] = rows[places - start, places]
             if at is None:
@@ -122,14 +124,14 @@ class Thin:
         from scipy.sparse.csgraph import maximum_flow
 
         low, shift = sink if self.causal else 0, self.caps.bits - BITS
-        size, height, chain = self.n - low, 0, np.full(self.n, _MOST, np.int32)
+        size, height, chain = self.n - low, 0, np.full(self.n, MOST, np.int32)
         parts: list[Edges] = []
         for step in range(self.caps.steps):
             if step not in self.kept:
                 chain = np.minimum(chain, self.own[step])
                 if step + 1 in self.kept:  # one edge for all steps in which everything stays
                     parts.append(self._placed(self._stays(chain), height, low))
-                    height, chain = height + 1, np.full(self.n, _MOST, np.int32)
+                    height, chain = height + 1, np.full(self.n, MOST, np.int32)
                 continue
             all_edges = (self._stays(self.own[step]), *self._hops(step, sink))
             parts += [self._placed(edges, height, low) for edges in all_edges]

@@ -3,6 +3,7 @@ import pytest
 
 from attnflow import Attention, flow
 from attnflow.errors import AttnFlowError
+from attnflow.scoring.flow.draw import Draw, heights_of
 from attnflow.scoring.flow.integers import Layers, integers
 from attnflow.scoring.flow.interval import bracket
 from attnflow.scoring.flow.room import check_room, free_bytes
@@ -58,6 +59,67 @@ def test_a_thinned_network_finds_all_of_a_flow_that_the_ends_bound():
     exact = solve(caps, [16], [63]).units[0, 0]
     found = Thin(caps, 63, np.arange(20), True, 8)
     assert max(exact[j] - found.lower(j) for j in range(20)) < 1e-3 * 2.0**caps.bits
+
+
+@pytest.mark.parametrize("shape", [(9, 24), (11, 26), (24, 25)], ids=str)
+def test_no_drawn_flow_exceeds_the_exact_one(shape):
+    steps, n = shape
+    for name, stack in instances(np.random.default_rng(steps), steps, n):
+        caps = integers(np.ascontiguousarray(stack))
+        exact = solve(caps, [steps], bounds=False).units[0]
+        for causal in {False, caps.is_causal()}:
+            for t in (n - 1, n // 2):
+                sinks = np.array([j for j in range(t if causal else n) if j != t])
+                loose = np.full(len(sinks), caps.rowsum[-1, t])  # the tighter the upper bound, the less is gathered
+                for upper in (loose, exact[t, sinks]):
+                    found = Draw(caps, t, sinks, causal, 4).lower(upper)
+                    assert (found <= exact[t, sinks]).all(), (name, causal, t)
+
+
+def test_a_drawn_flow_in_parts_is_that_of_one_part(monkeypatch):
+    caps = integers(softmax_network(np.random.default_rng(8), 16, 40, 1.5, causal=True))
+    sinks, upper = np.arange(3, 33), np.full(30, caps.rowsum[-1, 39])
+    whole = Draw(caps, 39, sinks, True, 12).lower(upper)
+    monkeypatch.setattr("attnflow.scoring.flow.draw._BATCH", 7)
+    apart = Draw(caps, 39, sinks, True, 12).lower(upper) - whole
+    assert abs(apart).max() < 1e-6 * 2.0**caps.bits  # products of matrices are summed in another order
+
+
+def test_a_drawn_flow_is_most_of_a_flow_that_the_ends_bound():
+    caps = integers(softmax_network(np.random.default_rng(5), 20, 128, 1.0, causal=True))
+    exact = solve(caps, [20], [127]).units[0, 0]
+    sinks = np.arange(40)
+    found = Draw(caps, 127, sinks, True, 24).lower(exact[sinks])
+    assert (found > 0.8 * exact[sinks]).all()  # all of it takes more tokens than a test has time for
+
+
+def test_a_drawn_flow_over_narrow_own_edges_keeps_to_them():
+    steps, n = 12, 4  # all paths from 3 to 0 pass tokens 1 and 2, whose own edges hold a hundredth
+    stack = np.zeros((steps, n, n))
+    stack[:, 0, 0] = stack[:, 3, 3] = 0.5
+    stack[:, 1, 1] = stack[:, 2, 2] = 0.01
+    stack[:, 3, 2] = stack[:, 3, 1] = stack[:, 2, 1] = stack[:, 1, 0] = stack[:, 2, 0] = 0.25
+    caps = integers(stack)
+    exact = solve(caps, [steps], bounds=False).units[0, 3, :3]
+    assert (Draw(caps, 3, np.arange(3), True, 4).lower(exact) <= exact).all()
+
+
+def test_the_parts_of_a_drawn_flow_cover_all_steps():
+    for steps in range(9, 60):
+        h = heights_of(steps)
+        assert 3 == h.gather < h.low < h.high < h.search <= steps - 3
+
+
+def test_intervals_may_be_drawn(monkeypatch):
+    monkeypatch.setattr("attnflow.scoring.flow.interval._DRAW", (24, 0))
+    monkeypatch.setattr("attnflow.scoring.flow.interval._MANY", 1)
+    drawn = 0
+    for _, stack in instances(np.random.default_rng(3), 12, 26):
+        stack = np.ascontiguousarray(stack)
+        exact = solve(stack, [12], bounds=False).scores[0]
+        for rows in ([25], [3, 17]):
+            drawn += narrowed(stack, rows, 1e-3, exact[rows]).get("drawn flow, within the tolerance", 0)
+    assert drawn > 0
 
 
 def test_layers_are_read_as_the_whole_stack_is():

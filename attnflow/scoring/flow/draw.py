@@ -1,0 +1,207 @@
+"""Lower bounds by drawing: an input's flow is drawn up in proportion to capacities, the output's is searched for.
+
+With thousands of tokens an input takes its flow from thousands of tokens, a little from each, and to find such a flow
+edge by edge is slow. But far from its end there is room to spare, so it can be written down. Three parts, from below:
+
+1. *Gather.* The input takes ``D[q]`` from each token: all that the lowest step gives, then what the two steps above it
+   and the block above them can add, as far as its own edges carry it.
+2. *Draw, twice.* Over a block of steps with summed capacities A, token q draws its D[q] from the tokens above in
+   proportion to capacity: ``f[k, q] = A[k, q]·v[q]``, ``v = D / column sum``. As v ≤ 1, no edge is overfull. Token k
+   then needs ``P[k] = Σ_q f[k, q]``: a product of matrices for many inputs at once. The second block draws P up.
+3. *Search.* In the steps above, a maximum flow from the output into the tokens, at most P[k] into each, among the
+   largest edges of each row. After two draws P is smooth, so the search is easy, and all inputs share its network.
+
+The value of the search is a lower bound: where a token gets p[k] < P[k], its row of the drawn flow is scaled by
+p[k]/P[k]. Inside a block a token's own edge carries at most what stays, enters and leaves: no more than what the token
+hands down and what it takes in, each held below half of its narrowest own edge.
+
+Floats are rounded so that each number is at most the true one: see ``_SURE``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attnflow.scoring.flow.integers import F64, Capacities, Ints
+from attnflow.scoring.flow.room import check_room
+from attnflow.scoring.flow.thin import BITS, MOST, Edges, Places, as_small
+
+F32 = npt.NDArray[np.float32]
+_TIERS = 3  # the lowest steps, which stand alone
+_CHUNK = 256  # terms of a product that are summed in single precision
+_BATCH = 128  # inputs whose products are taken together
+# Sums of 256 products of non-negative floats are off by less than 258·2⁻²⁴ of their value (Higham 2002, section 3.1);
+# twice that also covers the rounding of what goes in.
+_SURE = 1 - 2 * (_CHUNK + 2) * 2.0**-24
+_STAY = 0.2  # the share of a token's own edge that counts as its capacity to itself inside a block
+
+
+class Heights(NamedTuple):
+    """Where the parts begin: gather, the two blocks of drawing, and the search."""
+
+    gather: int
+    low: int
+    high: int
+    search: int
+
+
+def heights_of(steps: int) -> Heights:
+    """Three blocks of three twentieths of the steps each; the search has what is above them.
+
+    >>> heights_of(30), heights_of(9)
+    (Heights(gather=3, low=7, high=11, search=15), Heights(gather=3, low=4, high=5, search=6))
+    """
+    size = max(1, round((steps - _TIERS) * 0.15))
+    return Heights(_TIERS, _TIERS + size, _TIERS + 2 * size, _TIERS + 3 * size)
+
+
+class Draw:
+    """Flows from one output ``t`` into ``sinks``; all capacities are read once.
+
+    ``keep`` is the number of edges of each row in the steps that are searched.
+    """
+
+    def __init__(self, caps: Capacities, t: int, sinks: Places, causal: bool, keep: int) -> None:
+        self.caps, self.t, self.sinks, self.causal, self.keep = caps, t, sinks, causal, keep
+        self.n, self.parts = t + 1 if causal else caps.n, heights_of(caps.steps)
+        n = self.n
+        searched = 40 * n * (keep + 2) * (caps.steps - self.parts.search)  # with the copies that the search makes
+        check_room(8 * n * n + 32 * len(sinks) * n + searched, f"flows of {len(sinks)} inputs over {n:,} tokens")
+        self.own = np.zeros((caps.steps, n), np.int64)
+        self.columns = np.zeros((_TIERS + 1, len(sinks), n))
+        self.blocks: tuple[F32, F32] = (np.zeros((n, n), np.float32), np.zeros((n, n), np.float32))
+        self.row = np.zeros((caps.steps, n), np.int64)
+        self.found: list[list[Edges]] = [[] for _ in range(caps.steps)]
+        for start, stop in caps.blocks(n):
+            self._read(start, stop)
+        self.half = caps.floats(self.own[1 : self.parts.search].min(0)) / 2
+        own = caps.floats(self.own)
+        own[_TIERS - 1] = own[_TIERS - 1 : self.parts.low].min(0)  # what is gathered over the block passes all of these
+        self.budgets = own[:_TIERS, sinks]
+        for block in self.blocks:
+            np.fill_diagonal(block, 2 * _STAY * self.half)
+        self.sums = [block.sum(0, dtype=np.float64) for block in self.blocks]
+        self.graph, self.source = self._graph()
+
+    def _read(self, start: int, stop: int) -> None:
+        """Rows start … stop of every step: into the input's columns, the blocks, or the edges of the search."""
+        p, at = self.parts, np.arange(start, stop)
+        sums = np.zeros((2, stop - start, stop if self.causal else self.n))
+        for step in range(self.caps.steps):
+            rows = self.caps.block(step, start, stop, stop if self.causal else None)[:, : self.n]
+            self.own[step, start:stop] = rows[at - start, at]
+            if start <= self.t < stop:
+                self.row[step, : rows.shape[1]] = rows[self.t - start]
+            if step < p.low:
+                seen = self.sinks < rows.shape[1]
+                part = self.columns[min(step, _TIERS)]
+                part[seen, start:stop] += self.caps.floats(rows[:, self.sinks[seen]].T)
+            elif step < p.search:
+                sums[int(step >= p.high)] += self.caps.floats(rows)
+            elif step < self.caps.steps - 1:
+                self.found[step].append(self._largest(rows, start))
+        for block, total in zip(self.blocks, sums, strict=True):
+            block[start:stop, : sums.shape[2]] = total * (1 - 2.0**-22)
+
+    def _largest(self, rows: Ints, start: int) -> Edges:
+        """The largest edges of some rows, the output's row and the tokens' own edges not among them."""
+        small = as_small(rows, self.caps.bits)
+        at = np.arange(start, start + len(small))
+        small[at - start, at] = 0
+        small[at == self.t] = 0
+        few = min(self.keep, small.shape[1])
+        best = np.argpartition(-small, few - 1, axis=1)[:, :few]
+        units = np.take_along_axis(small, best, 1)
+        used = units > 0
+        heads = np.broadcast_to(at.astype(np.int32)[:, None], best.shape)
+        return Edges(heads[used], best[used].astype(np.int32), units[used])
+
+    def _graph(self) -> tuple[Any, int]:
+        """The network of the search: node h·n + k is token k at height h; the last node takes what the input draws.
+
+        The nodes of the lowest height have one edge each, to the last node, so these are the first n capacities.
+        """
+        from scipy.sparse import csr_array
+
+        n, tokens = self.n, np.arange(self.n, dtype=np.int32)
+        count = self.caps.steps - self.parts.search
+        nodes = (count + 1) * n + 1
+        parts = [Edges(tokens, np.full(n, nodes - 1, np.int32), np.ones(n, np.int32))]
+        for height, step in enumerate(range(self.parts.search, self.caps.steps)):
+            whole = as_small(self.row[step], self.caps.bits)
+            edges = [Edges(np.full(n, self.t, np.int32), tokens, whole)]
+            if step < self.caps.steps - 1:  # above, nothing is anywhere but on the output
+                others = tokens[tokens != self.t]
+                edges.append(Edges(others, others, as_small(self.own[step, others], self.caps.bits)))
+                edges += self.found[step]
+            parts += [Edges(e.row + (height + 1) * n, e.column + height * n, e.units) for e in edges]
+        self.found = []
+        heads, tails, units = map(np.concatenate, zip(*parts, strict=True))
+        used = units > 0
+        graph = csr_array((units[used], (heads[used], tails[used])), shape=(nodes, nodes))
+        graph.sort_indices()
+        return graph, count * n + self.t
+
+    def lower(self, upper: Ints) -> Ints:
+        """Lower bounds of the flows into the inputs, ``[sinks]``, in units; no flow exceeds ``upper`` ``[sinks]``."""
+        found: list[int] = []
+        for start in range(0, len(self.sinks), _BATCH):
+            part = slice(start, start + _BATCH)
+            low = int(self.sinks[part].min()) if self.causal else 0
+            graph, source = self._from(low)
+            found += [self._searched(graph, source, w[low:]) for w in self._wanted(part, self.caps.floats(upper[part]))]
+        return np.array(found, np.int64)
+
+    def _from(self, low: int) -> tuple[Any, int]:
+        """The network of the search for inputs from ``low`` on, and the output's place: no path leads over others."""
+        nodes = self.graph.shape[0]
+        kept = np.flatnonzero(np.arange(nodes) % self.n >= low) if low else np.arange(nodes)
+        kept = kept if kept[-1] == nodes - 1 else np.append(kept, nodes - 1)
+        return self.graph[kept][:, kept], int(np.searchsorted(kept, self.source))
+
+    def _wanted(self, part: slice, upper: F64) -> F64:
+        """What some inputs could take from each token below the steps that are searched: ``[inputs, n]``."""
+        wanted = self._gathered(part, upper)
+        for block, sums in zip(self.blocks, self.sums, strict=True):
+            share = np.divide(wanted * (1 - 1e-6), sums, out=np.zeros_like(wanted), where=sums > 0)
+            wanted = np.minimum(self._drawn(np.minimum(share, 1).astype(np.float32), block), self.half)
+        return wanted
+
+    def _gathered(self, part: slice, upper: F64) -> F64:
+        """What each input takes from each token, ``[inputs, n]``: all of the lowest step, then what is missing."""
+        sinks = self.sinks[part]
+        at = np.arange(len(sinks))
+        out, left = np.zeros((len(sinks), self.n)), upper.copy()
+        for tier, columns in enumerate(self.columns[:, part]):
+            others = columns.copy()
+            others[at, sinks] = 0
+            total = others.sum(1)
+            taken = np.minimum(total, left)
+            out += others * np.divide(taken, total, out=np.zeros_like(total), where=total > 0)[:, None]
+            left = left - taken
+            if tier < _TIERS:
+                left = np.minimum(left, self.budgets[tier, part])
+        out[at, sinks] += left
+        least: F64 = np.minimum(out * (1 - 1e-9), self.half)
+        return least
+
+    def _drawn(self, share: F32, block: F32) -> F64:
+        """``share @ block.T``, at most the true value: ``[inputs, n]``."""
+        out = np.zeros(share.shape)
+        for start in range(0, self.n, _CHUNK):
+            columns = slice(start, start + _CHUNK)
+            above = slice(start if self.causal else 0, None)
+            out[:, above] += share[:, columns] @ block[above, columns].T
+        return out * _SURE
+
+    def _searched(self, graph: Any, source: int, wanted: F64) -> int:
+        """The maximum flow from the output into the tokens of ``graph``, at most ``wanted`` into each, in units."""
+        from scipy.sparse.csgraph import maximum_flow
+
+        graph.data[: len(wanted)] = np.minimum(wanted * 2.0**BITS, MOST).astype(np.int32)
+        value = int(maximum_flow(graph, source, graph.shape[0] - 1).flow_value)
+        shift = self.caps.bits - BITS
+        return value << shift if shift >= 0 else value >> -shift
