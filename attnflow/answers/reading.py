@@ -23,13 +23,11 @@ from attnflow.errors import SelectionError
 from attnflow.inputs.decoder import start_token
 from attnflow.inputs.running import model_errors, undisturbed
 from attnflow.numbers import listed, word
-from attnflow.scoring.registry import find, names
+from attnflow.scoring.registry import composed, find
 from attnflow.scoring.rollout_stream import STORED_BYTES, rollout_rows
 
 F64 = npt.NDArray[np.float64]
 GRADIENTS = ("gradient", "input_x_gradient")
-_READABLE = ("raw", "direct", "rollout", "flow")
-"""Methods of attention that attribute an answer, each also with other edges by name, such as "direct:alti"."""
 _BY_ROWS = ("attention", "norm", "alti")
 """Edges of which the rows that are needed can be had without the others."""
 
@@ -116,17 +114,19 @@ def plain_run(run: Run) -> torch.Tensor:
 
 def check_methods(methods: str | Sequence[str]) -> tuple[str, ...]:
     """The names of methods that attribute an answer; others are an error before anything runs."""
+    # Each also with other edges by name, such as "direct:alti".
+    readable = (*composed(), *GRADIENTS)
     chosen = (methods,) if isinstance(methods, str) else tuple(word(m, "methods") for m in listed(methods, "methods"))
     for name in chosen:
         base, _, edges = name.partition(":")
-        if name in GRADIENTS or (base in _READABLE and (not edges or find(name, "attention", "methods"))):
+        if name in GRADIENTS or (base in composed() and (not edges or find(name, "attention", "methods"))):
             continue
-        known = ", ".join([*(n for n in names("attention") if n in _READABLE), *GRADIENTS])
         raise SelectionError(
-            f"methods: {name!r} does not attribute an answer. Use {known}; with other edges, for instance direct:alti."
+            f"methods: {name!r} does not attribute an answer. Use {', '.join(readable)}; with other edges, for "
+            "instance direct:alti."
         )
     if not chosen:
-        raise SelectionError(f"methods is empty: choose from {', '.join([*_READABLE, *GRADIENTS])}.")
+        raise SelectionError(f"methods is empty: choose from {', '.join(readable)}.")
     return tuple(dict.fromkeys(chosen))
 
 

@@ -285,6 +285,11 @@ def names(needs: str | None = None, *, shown: bool = False, edges: bool = False)
     return tuple(m.name for m in kept if edges or ":" not in m.name)
 
 
+def composed() -> tuple[str, ...]:
+    """Names of the methods that compose the edges of a layer, whatever their kind."""
+    return tuple(m.name for m in _COMPOSED)
+
+
 def with_edges(methods: Sequence[str], edges: Sequence[str]) -> tuple[str, ...]:
     """The names of ``methods`` with each of ``edges``; methods that read no edges, or have their own, stay as they are.
 
@@ -295,10 +300,9 @@ def with_edges(methods: Sequence[str], edges: Sequence[str]) -> tuple[str, ...]:
 
     if not edges:
         return tuple(methods)
-    plain = {m.name for m in _COMPOSED}
     out: list[str] = []
     for name in methods:
-        kinds = [check_edges(e) for e in edges] if name in plain else ["attention"]
+        kinds = [check_edges(e) for e in edges] if name in composed() else ["attention"]
         out += [name if kind == "attention" else f"{name}:{kind}" for kind in kinds]
     return tuple(dict.fromkeys(out))
 
