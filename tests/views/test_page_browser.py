@@ -445,7 +445,7 @@ def test_layers_without_attention_are_marked(opened):
 def test_a_pruned_page_says_what_is_missing(opened):
     attention = Attention.of(random_attention(0, 2, 9))
     view = opened(flow_page(flow_graph(attention, pairs=4)))
-    assert "the edges of 4 of 162 flows" in view.locator("footer").inner_text()
+    assert "the strongest edges of 4 of 162 flows" in view.locator("footer").inner_text()
     computed = []
     for sink in range(9):
         view.select_option("#input", str(sink))

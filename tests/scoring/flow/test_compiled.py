@@ -176,8 +176,11 @@ else:
     work = lambda: flow([[[0.5, 0.5], [0.5, 0.5]]] * 3)
 thread = threading.Thread(target=work)
 thread.start()
-time.sleep(0.3)
-assert thread.is_alive()
+# Before the compiler has the lock, the thread imports modules, and a fork in the middle of that is Python's own affair.
+while compiled._LOCK.acquire(blocking=False):
+    compiled._LOCK.release()
+    assert thread.is_alive()
+    time.sleep(0.001)
 child = os.fork()
 if child == 0:
     import signal
