@@ -58,6 +58,12 @@ def _choice(ranked: pd.DataFrame, beating: pd.DataFrame, examples: int) -> str:
         return f"Believe none of them for this model and these data: no method beats the random ranking {over}."
     best = ranked.iloc[0]
     equal = [str(r.name_) for r in _named(ranked.iloc[1:]) if not r.p_best < LEVEL]
+    if best["method"] == LENGTH:
+        told = f"; the data cannot tell {_joined(equal)} from it" if equal else ""
+        return (
+            f"Believe none of them for this model and these data: the length of the words, which asks no model, wins "
+            f"more of its duels than every method, {_share(best)} {over}{told} (Wilcoxon's paired test, Holm)."
+        )
     first = f"Use {best['name']} for this model: it wins {_share(best)} of its duels with the other methods {over}"
     if equal:
         return f"{first}; the data cannot tell it from {_joined(equal)} (Wilcoxon's paired test, Holm, p ≥ {LEVEL})."

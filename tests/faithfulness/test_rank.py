@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from attnflow import demo, rank, register
 from attnflow.errors import FileError, InputError, SelectionError
 from attnflow.faithfulness import League
 from attnflow.faithfulness.plan import COLUMNS
+from attnflow.faithfulness.reading import verdict
 from attnflow.probes.data import VerbExample
 from attnflow.probes.grammar import sentences
 from attnflow.relevance import Relevance
@@ -419,3 +421,20 @@ def test_examples_that_cannot_be_judged_are_left_out():
     league = rank(tiny("bert"), tokenizer(), ["the key is great", "film", "a dull film"], on_error="skip", **FAST)
     assert league.examples == 2 and "1 of its 3 positions" in league.failed[1]
     assert repr(league).startswith("League(2 examples, 1 failed × ")
+
+
+def test_a_method_that_the_length_of_words_beats_is_not_recommended():
+    """Standings in which the baseline that asks no model comes first."""
+    lines = [
+        ("length", "baseline", 0.8, 0.7, 0.9, 0.001, float("nan")),
+        ("gradient", "method", 0.7, 0.6, 0.8, 0.2, 0.3),
+        ("raw", "baseline", 0.5, 0.4, 0.6, 0.9, 0.001),
+        ("random", "baseline", 0.4, 0.3, 0.5, float("nan"), 0.001),
+    ]
+    table = pd.DataFrame(lines, columns=["method", "role", "wins", "low", "high", "p", "p_best"])
+    said = verdict(table.assign(name=table["method"], randomised=float("nan")), 30)
+    assert said.startswith(
+        "Believe none of them for this model and these data: the length of the words, which asks no model, wins more "
+        "of its duels than every method, 80% (70%–90%) over 30 texts; the data cannot tell gradient from it"
+    )
+    assert "Use length" not in said
