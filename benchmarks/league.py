@@ -95,11 +95,19 @@ def run(name: str, work: Path, folder: str | None, data: str | None, limit: int,
         chosen |= {"data": data, "on_error": "skip"}
         chosen |= {"max_length": 128}
     if workers is not None:
-        # Ray's processes are the politest of the machine by default, and wait for whatever else it does.
-        os.environ.setdefault("RAY_worker_niceness", "0")
+        start_ray(workers)
         chosen |= {"engine": "ray", "workers": workers}
     model, tokenizer = (folder, None) if workers is not None and folder is not None else load(name, folder)
     return rank(model, tokenizer, out=work / name, resume=True, show_progress=True, **chosen)
+
+
+def start_ray(workers: int) -> None:
+    """A cluster of this machine; Ray Data takes one processor to read, which hardly works."""
+    # Ray's processes are the politest of the machine by default, and wait for whatever else it does.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    import ray
+
+    ray.init(num_cpus=workers + 1, include_dashboard=False, log_to_driver=False)
 
 
 def clock(work: Path, folder: str, data: str, limit: int, workers: int | None) -> None:
