@@ -77,7 +77,8 @@ class Draw:
         self.found: list[list[Edges]] = [[] for _ in range(caps.steps)]
         for start, stop in caps.blocks(n):
             self._read(start, stop)
-        self.half = caps.floats(self.own[1 : self.parts.search].min(0)) / 2
+        # A little less than half: a float may be larger than the integer that it stands for.
+        self.half = caps.floats(self.own[1 : self.parts.search].min(0)) * (0.5 - 2.0**-50)
         own = caps.floats(self.own)
         own[_TIERS - 1] = own[_TIERS - 1 : self.parts.low].min(0)  # what is gathered over the block passes all of these
         self.budgets = own[:_TIERS, sinks]
