@@ -122,6 +122,7 @@ def clock(work: Path, folder: str, data: str, limit: int, workers: int | None) -
     taken = time.perf_counter() - start
     rows: list[list[object]] = [[f"12 methods × 5 measures, {league.examples} texts, minutes", f"{taken / 60:.1f}"]]
     rows.append(["seconds per text", f"{taken / league.examples:.2f}"])
+    rows.append(["at this rate 500 texts take, minutes", f"{500 * taken / league.examples / 60:.0f}"])
     tokens = league.records.groupby("example")["n"].first().mean()
     rows.append(["tokens per text, without special ones", f"{tokens:.1f}"])
     counted = {}
