@@ -1,14 +1,16 @@
 """One layer, run again with the value of one input position set to zero in one of its calls of attention.
 
 What a value brings to the output of attention is a difference: out − α_h[i, j]·v_h[j]. So only what comes after
-attention is run for each input position, several of them at once. Two things are spared where the layer allows it:
+attention is run for each input position, several of them at once. Three things are spared where the layer allows it:
 
 - The output projection is linear. What is missing after it is Σ_h α_h[i, j]·v_h[j]·W_O^h, which takes n·H·e
   multiplications instead of n·e².
+- Linear maps that read a norm of the residual stream, such as the first half of a feed-forward part, need no matrix
+  product for each input position, and those before attention none at all (:mod:`attnflow.capturing.edges.products`).
 - Output positions that do not see any of the input positions, as in causal models, do not change. If the layer gives
   the same when it is given the later positions only, the earlier ones are left out.
 
-Both are tried on the layer itself before they are used.
+Each is tried on the layer itself before it is used.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,12 +26,22 @@ import torch
 from torch import nn
 
 from attnflow.capturing.edges.decompose import limit
+from attnflow.capturing.edges.products import (
+    Missing,
+    NormedMaps,
+    Ran,
+    Remembered,
+    matrix_of,
+    normed_maps,
+    noted,
+    remembered,
+)
 from attnflow.capturing.session import ACTIVE, Call, Session
 from attnflow.capturing.survey import Site
 from attnflow.capturing.tap import Tap
 from attnflow.errors import CaptureError
 
-CHUNK = 1 << 20
+CHUNK = 1 << 19
 """How many numbers of layer outputs are computed at once."""
 
 STARTS = 8
@@ -75,6 +87,8 @@ class Replay:
         self.start = 0
         self.subtracts = _subtracts(seen)
         self.projection: OutputProjection | None = None
+        self.before: Remembered | None = None
+        self.ahead: NormedMaps | None = None
         self.whole = torch.empty(0)
 
     def base(self) -> torch.Tensor:
@@ -82,24 +96,30 @@ class Replay:
         if not self.subtracts:
             return self.run(None)
         assert self.seen.out is not None
-        with projections_of(self.entry.layer, self.seen.out) as found:
+        with noted(self.entry.layer) as calls:
             out = self.run(None)
-        if len(found) == 1 and self.several:
-            self._try(found[0])
-        self.whole = out
-        return out
+        projections = projections_of(calls, self.seen.out)
+        if len(projections) == 1 and self.several:
+            column = int(self.seen.weights.sum((0, 1, 2)).argmax())
+            wanted = self.run(column)
+            self._try(column, wanted, projection=projections[0])
+            if self.projection is not None:
+                self._try(column, wanted, before=remembered(calls, projections[0].module))
+                self._try(column, wanted, ahead=normed_maps(calls, projections[0].module))
+        # What is spared rounds otherwise, so what is compared with it is computed likewise.
+        self.whole = out if self.ahead is None else self.run(None)
+        return self.whole
 
-    def _try(self, projection: OutputProjection) -> None:
-        """Use a projection if one input position is missing after it as it is before it."""
-        column = int(self.seen.weights.sum((0, 1, 2)).argmax())
-        before = self.run(column)
-        self.projection = projection
+    def _try(self, column: int, wanted: torch.Tensor, **spared: Any) -> None:
+        """Use what spares work if the layer's output without one input position is still what it was."""
+        (name,) = spared
+        setattr(self, name, spared[name])
         try:
             after = self.run(column)
         except Exception:  # whatever the layer's code does
-            after = before.new_empty(0)
-        if distance(after, before) > limit(before.dtype) / 10:
-            self.projection = None
+            after = wanted.new_empty(0)
+        if distance(after, wanted) > limit(wanted.dtype) / 10:
+            setattr(self, name, None)
 
     def chunks(self, output: torch.Tensor) -> Iterator[tuple[int, list[int]]]:
         """(first output position that may change, input positions) for all of these."""
@@ -134,29 +154,38 @@ class Replay:
         keep = torch.ones(m, dtype=self.seen.weights.dtype, device=self.seen.weights.device)
         if column is not None:
             keep[column] = 0
-        delta = None if column is None or not self.subtracts else self._deltas([column], start)[0]
-        return self._forward(keep, delta, start)
+        if column is None or not self.subtracts:
+            return self._forward(keep, None, start)
+        delta, missing = self._deltas([column], start)
+        first = None if missing is None else (missing[0][0], [p[0] for p in missing[1]])
+        return self._forward(keep, delta[0], start, first)
 
     def run_all(self, columns: list[int], start: int = 0) -> torch.Tensor:
         """``[columns, …]``: the layer's output without each of them. What comes before attention is computed once."""
         if self.subtracts:
             ones = self.seen.weights.new_ones(self.seen.weights.shape[-1])
-            return torch.vmap(lambda d: self._forward(ones, d, start))(self._deltas(columns, start))
+            delta, missing = self._deltas(columns, start)
+            if missing is None:
+                return torch.vmap(lambda d: self._forward(ones, d, start))(delta)
+            return torch.vmap(lambda d, m: self._forward(ones, d, start, m))(delta, missing)
         chosen = torch.tensor(columns, device=self.seen.weights.device)
         keep = 1 - nn.functional.one_hot(chosen, self.seen.weights.shape[-1]).to(self.seen.weights.dtype)
         return torch.vmap(lambda k: self._forward(k, None, start))(keep)
 
-    def _deltas(self, columns: list[int], start: int) -> torch.Tensor:
+    def _deltas(self, columns: list[int], start: int) -> tuple[torch.Tensor, Missing | None]:
         """What each of them brings: ``[columns, B, n, H, width]`` before the projection, ``[columns, …]`` after it."""
         seen = self.seen
         assert seen.values is not None and seen.out is not None
         weights = seen.weights[:, :, start:, columns].permute(3, 0, 2, 1)
         values = seen.values.repeat_interleave(seen.weights.shape[1] // seen.values.shape[1], 1)[:, :, columns]
         if self.projection is None:
-            return (weights[..., None] * values.permute(2, 0, 1, 3)[:, :, None]).to(seen.out.dtype)
-        return weights.to(values.dtype) @ self.projection.of_heads(values)
+            return (weights[..., None] * values.permute(2, 0, 1, 3)[:, :, None]).to(seen.out.dtype), None
+        weights, heads = weights.to(values.dtype), self.projection.of_heads(values)
+        return weights @ heads, None if self.ahead is None else self.ahead.missing_of(weights, heads)
 
-    def _forward(self, keep: torch.Tensor, delta: torch.Tensor | None, start: int) -> torch.Tensor:
+    def _forward(
+        self, keep: torch.Tensor, delta: torch.Tensor | None, start: int, missing: Missing | None = None
+    ) -> torch.Tensor:
         self.keep, self.delta, self.start = keep, delta, start
         self.counts.clear()
         self.hit = self.due = False
@@ -169,8 +198,12 @@ class Replay:
                 for site in inner.survey.sites.values():
                     if site.taps:
                         _stacked(stack, inner, site)
+                if self.before is not None:
+                    stack.enter_context(self.before.instead())
                 if self.projection is not None:
                     stack.callback(self.projection.module.register_forward_hook(self._projected).remove)
+                if self.ahead is not None:
+                    stack.enter_context(self.ahead.instead(missing, start))
                 stack.enter_context(Tap(inner))
                 out = states(entry.layer.forward(*args, **kwargs))
         finally:
@@ -224,30 +257,15 @@ class OutputProjection:
         return (values @ heads).permute(2, 0, 1, 3)
 
 
-@contextmanager
-def projections_of(layer: nn.Module, out: torch.Tensor) -> Iterator[list[OutputProjection]]:
-    """While a layer runs: its linear modules that are given ``out`` [B, n, H, width], the output of attention."""
-    from transformers.pytorch_utils import Conv1D
-
-    found: list[OutputProjection] = []
-
-    def leave(module: nn.Module, args: Any, output: Any) -> None:
-        x = args[0] if args else None
-        if not isinstance(x, torch.Tensor) or x.numel() != out.numel() or x.shape[-1] != out.shape[2] * out.shape[3]:
-            return
-        if torch.equal(x.reshape(out.shape), out):
-            linear = isinstance(module, nn.Linear)
-            matrix = module.weight.T if linear else module.weight
-            assert isinstance(matrix, torch.Tensor)
-            found.append(OutputProjection(module, matrix))
-
-    with ExitStack() as stack:
-        for module in layer.modules():
-            # A class of one's own, or a hook, may do more than multiply.
-            hooked = module._forward_hooks or module._forward_pre_hooks
-            if type(module) in (nn.Linear, Conv1D) and not hooked:
-                stack.callback(module.register_forward_hook(leave).remove)
-        yield found
+def projections_of(calls: list[Ran], out: torch.Tensor) -> list[OutputProjection]:
+    """The linear modules that were given ``out`` [B, n, H, width], the output of attention."""
+    found = []
+    for ran in calls:
+        matrix = matrix_of(ran.module)
+        wide = ran.x.numel() == out.numel() and ran.x.shape[-1] == out.shape[2] * out.shape[3]
+        if matrix is not None and wide and torch.equal(ran.x.reshape(out.shape), out):
+            found.append(OutputProjection(ran.module, matrix))
+    return found
 
 
 def _subtracts(seen: Attended) -> bool:
