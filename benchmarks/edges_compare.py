@@ -6,10 +6,10 @@
 
 --data holds test.tsv with the columns sentence and label. --classifier is a model that benchmarks/train_sst2.py made.
 The records of each model are in --work: a run that was stopped goes on where it was when it is called again. --only
-runs one of the models and leaves the others as they are recorded. The scores are those of the last layer at the
-position that is explained, without special tokens: MiniLM's vector at [CLS], what the classifier decides, what SmolLM2
-would say next. A text for SmolLM2 begins with <|endoftext|>, which takes the place of the first token, on which causal
-models rest most of their attention.
+runs one of the models, --edges one kind of edges; the others stay as they are recorded. The scores are those of the
+last layer at the position that is explained, without special tokens: MiniLM's vector at [CLS], what the classifier
+decides, what SmolLM2 would say next. A text for SmolLM2 begins with <|endoftext|>, which takes the place of the first
+token, on which causal models rest most of their attention.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BLANK, GRADIENTS = "blank-out", ("gradient", "input×gradient")
 
 
 class Setting:
-    """One model: how it is loaded, how its inputs are blanked, which edges it can pay for."""
+    """One model: how it is loaded, how its inputs are blanked, which edges are computed."""
 
     def __init__(
         self, load: Callable[[], tuple[Any, Any]], count: int, start: str = "", edges: tuple[str, ...] = EDGES,
@@ -73,9 +73,7 @@ def settings(classifier: Path | None, count: int, causal: int) -> dict[str, Sett
     found = {plain: Setting(minilm, count)}
     if classifier is not None:
         found[tuned] = Setting(lambda: load(str(classifier)), count)
-    # Value zeroing runs every layer once for each token: on 30 layers it would take as long as all else together.
-    dear = tuple(edges for edges in EDGES if edges != "value_zeroing")
-    found[language] = Setting(smollm2, causal, "<|endoftext|>", dear, blank="delete", score="tvd")
+    found[language] = Setting(smollm2, causal, "<|endoftext|>", blank="delete", score="tvd")
     return found
 
 
@@ -147,13 +145,15 @@ def table(frame: pd.DataFrame, references: tuple[str, ...] = (BLANK,)) -> str:
 
 
 def write(frame: pd.DataFrame) -> None:
-    """The CSV file, in which models that were not run stay as recorded, and from it the figure and the tables."""
+    """The CSV file, in which models and edges that were not run stay as recorded; from it the figure and the tables."""
+    same = ["model", "edges"]
     if CSV.exists():
         old = pd.read_csv(CSV)
-        frame = pd.concat([old[~old["model"].isin(frame["model"])], frame])
-    frame.sort_values("model", key=lambda m: m.map(MODELS.index), kind="stable").to_csv(
-        CSV, index=False, float_format="%.4f"
-    )
+        made = frame[same].apply(tuple, axis=1)
+        frame = pd.concat([old[~old[same].apply(tuple, axis=1).isin(made)], frame])
+    order = {name: number for number, name in enumerate([*MODELS, *EDGES])}
+    frame = frame.sort_values(same, key=lambda c: c.map(lambda name: order.get(name, len(order))), kind="stable")
+    frame.to_csv(CSV, index=False, float_format="%.4f")
     redraw()
 
 
@@ -187,7 +187,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=500, help="sentences for the encoders")
     parser.add_argument("--causal", type=int, default=120, help="sentences for SmolLM2")
     parser.add_argument("--only", action="append", choices=MODELS, help="this model; the others stay as recorded")
-    parser.add_argument("--edges", action="append", choices=EDGES, help="only these, and the docs stay as they are")
+    parser.add_argument("--edges", action="append", choices=EDGES, help="only these; the others stay as recorded")
     parser.add_argument("--quick", action="store_true", help="4 sentences, the docs stay as they are")
     parser.add_argument("--redraw", action="store_true", help="compute nothing")
     return parser.parse_args()
@@ -213,7 +213,7 @@ def main() -> None:
     parts = [run(name, s, texts, given.work) for name, s in chosen.items() if not given.only or name in given.only]
     frame = frame_of(parts)
     print(table(frame), "\n\n", table(frame, GRADIENTS), sep="")
-    if not (given.quick or given.edges):
+    if not given.quick:
         write(frame)
 
 
