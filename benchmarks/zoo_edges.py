@@ -66,11 +66,11 @@ def warm() -> None:
     """Compile the kernels before the forks."""
     import torch
 
-    from attnflow.capturing.edges.kernels import distances, lengths, pairs, products_of
+    from attnflow.capturing.edges.kernels import distances, lengths, products
 
     for one in (torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.float64)):
         distances(one, one, None, one[0])
-        lengths(one, pairs(products_of(one)))
+        lengths(one, products(one.repeat(1, 2, 1, 1))[0])
 
 
 def table_of(rows: dict[str, Row]) -> pd.DataFrame:

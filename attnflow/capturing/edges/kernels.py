@@ -63,39 +63,43 @@ def _by_products(weights: Any, heads: Any, scale: Any, y: torch.Tensor) -> torch
     return out
 
 
-def products_of(heads: torch.Tensor) -> torch.Tensor:
-    """``[B, m, H, H]`` of ``heads`` [B, H, m, e]: the products of two heads' vectors at each input position."""
-    across = heads.transpose(1, 2)
-    return torch.matmul(across, across.transpose(-1, -2))
+def products(heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(``[B, H·(H + 1)/2, m]``, ``[B, m, H]``) of ``heads`` [B, H + 1, m, e]: what vectors give with each other.
 
-
-def pairs(gram: torch.Tensor) -> torch.Tensor:
-    """``[B, H·(H + 1)/2, m]`` of ``gram`` [B, m, H, H].
-
-    Two heads stand for both of their orders, so that their product is there once, doubled.
+    The first has the products of two of the first H heads' vectors at each input position. Two heads stand for both of
+    their orders, so that their product is there once, doubled. The second has those of each of them with the last.
     """
-    count = gram.shape[-1]
-    one, other = torch.triu_indices(count, count, device=gram.device)
-    found = gram[..., one, other] * torch.where(one == other, 1.0, 2.0).to(gram.dtype)
-    return found.transpose(1, 2).contiguous()
+    batch, count, m, width = heads.shape
+    one, other = torch.triu_indices(count - 1, count - 1, device=heads.device)
+    if heads.device.type != "cpu":
+        across = heads.transpose(1, 2)
+        gram = torch.matmul(across, across.transpose(-1, -2))
+        found = gram[..., one, other] * torch.where(one == other, 1.0, 2.0).to(gram.dtype)
+        return found.transpose(1, 2).contiguous(), gram[..., :-1, -1]
+    rows = heads.transpose(0, 1).reshape(count, batch * m, width)
+    out = heads.new_empty(len(one) + count - 1, batch * m)
+    columns(_compiled(_products), out.T, rows.numpy())
+    found, last = out[: len(one)], out[len(one) :]
+    return found.view(-1, batch, m).transpose(0, 1).contiguous(), last.view(-1, batch, m).permute(1, 2, 0)
 
 
-def lengths(weights: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
-    """``[B, n, m]`` of ``weights`` [B, H, n, m] and the :func:`pairs` of all input positions.
+def lengths(weights: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+    """``[B, n, m]`` of ``weights`` [B, H, n, m] and the :func:`products` of all input positions.
 
-    >>> u = torch.tensor([[[[3.0, 0.0]], [[0.0, 4.0]]]])
-    >>> lengths(torch.tensor([[[[1.0]], [[1.0]]]]), pairs(products_of(u)))
-    tensor([[[5.]]])
+    >>> u = torch.tensor([[[[3.0, 0.0]], [[0.0, 4.0]], [[1.0, 1.0]]]])
+    >>> pairs, last = products(u)
+    >>> lengths(torch.tensor([[[[1.0]], [[1.0]]]]), pairs), last
+    (tensor([[[5.]]]), tensor([[[3., 4.]]]))
     """
     batch, count, n, m = weights.shape
     out = weights.new_zeros(batch, n, m)
     if weights.device.type != "cpu":
         for p, (one, other) in enumerate(torch.triu_indices(count, count).T.tolist()):
-            out += weights[:, one] * weights[:, other] * products[:, p, None]
+            out += weights[:, one] * weights[:, other] * pairs[:, p, None]
         return out.clamp_(min=0).sqrt_()
     weights = weights.contiguous()
     for b in range(batch):
-        columns(_compiled(_lengths), out[b].T, weights[b].numpy(), products[b].numpy())
+        columns(_compiled(_lengths), out[b].T, weights[b].numpy(), pairs[b].numpy())
     return out
 
 
@@ -166,6 +170,34 @@ def _distances(
             for x in range(width):
                 far += abs(rest[x])
             out[j, i] = length[i] - far
+
+
+def _products(first: int, last: int, out: Any, heads: Any) -> None:  # pragma: no cover: compiled
+    """``out`` [m, H·(H + 1)/2 + H] of ``heads`` [H + 1, m, e]; two heads by two heads in one pass."""
+    count, width = heads.shape[0], heads.shape[2]
+    total = count * (count - 1) // 2
+    values = np.zeros(4, heads.dtype)
+    zero = values[0]  # of the right width: a literal would make every sum a double
+    for j in range(first, last):
+        for h in range(0, count, 2):
+            # An odd number of heads: the last one stands for the one that is missing, and what it gives is left.
+            a, b = heads[h, j, :], heads[min(h + 1, count - 1), j, :]
+            for g in range(h, count, 2):
+                c, d = heads[g, j, :], heads[min(g + 1, count - 1), j, :]
+                s = t = u = v = zero
+                for x in range(width):
+                    s += a[x] * c[x]
+                    t += a[x] * d[x]
+                    u += b[x] * c[x]
+                    v += b[x] * d[x]
+                values[0], values[1], values[2], values[3] = s, t, u, v
+                for k in range(4):
+                    one, other = h + k // 2, g + k % 2
+                    if one < count - 1 and one <= other < count - 1:
+                        place = one * (2 * count - one - 1) // 2 + other - one
+                        out[j, place] = values[k] if one == other else 2 * values[k]
+                    elif one < count - 1 and other == count - 1:
+                        out[j, total + one] = values[k]
 
 
 def _lengths(first: int, last: int, out: Any, w: Any, pairs: Any) -> None:  # pragma: no cover: compiled

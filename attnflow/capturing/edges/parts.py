@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from attnflow.capturing.edges.kernels import distances, lengths, pairs, products_of
+from attnflow.capturing.edges.kernels import distances, lengths, products
 from attnflow.capturing.edges.steps import Add, Centre, Linear, Norm, Scale, Sizes, Step, View, factor_kind
 
 BLOCK = 1 << 20
@@ -411,17 +411,17 @@ def norm(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
         for first, last in parts.blocks(size.batch * parts.e * size.heads * size.positions):
             out[..., first:last] = _explicit(parts, first, last, lambda t: t.norm(dim=-1))
         return out, _aside(parts, lambda r: r.norm(dim=-1))
-    products, with_residual = [], parts.y.new_empty(size.batch, size.positions)
+    pairs, with_residual = [], parts.y.new_empty(size.batch, size.positions)
     for first, last in parts.blocks(size.batch * parts.e * size.heads):
         heads = parts.heads(first, last, more=1)
         rows = _beside(parts, heads[:, -1], first, last)
-        gram = products_of(heads)
-        products.append(pairs(gram[..., :-1, :-1]))
+        found, beside = products(heads)
+        pairs.append(found)
         if rows is not None and parts.own is not None:
             columns = parts.own[rows]
             mine = parts.weights[:, :, rows, columns].transpose(1, 2)
-            with_residual[:, rows] = (mine * gram[:, columns - first, :-1, -1]).sum(-1)
-    out = lengths(parts.weights, torch.cat(products, -1))
+            with_residual[:, rows] = (mine * beside[:, columns - first]).sum(-1)
+    out = lengths(parts.weights, torch.cat(pairs, -1))
     out = out if parts.scale is None else out.mul_(parts.scale.abs()[..., None])
     _join(parts, out, with_residual)
     return out, _aside(parts, lambda r: r.norm(dim=-1))

@@ -229,8 +229,19 @@ def test_lengths_are_those_of_the_vectors():
     w[0, :, 2] = 0
     w[1, 0, 3, 64:] = 0
     t = torch.einsum("bhij,bhje->bije", w, heads)
-    found = kernels.lengths(w, kernels.pairs(kernels.products_of(heads)))
+    found = kernels.lengths(w, kernels.products(torch.cat([heads, heads[:, :1]], 1))[0])
     assert torch.allclose(found, t.norm(dim=-1), atol=1e-5) and not found[0, 2].any()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_products_are_those_of_a_gram_matrix(count: int, precision: torch.dtype):
+    heads = torch.randn(2, count + 1, 7, 6, dtype=precision, generator=torch.Generator().manual_seed(count))
+    gram = torch.einsum("bhje,bgje->bjhg", heads, heads)
+    pairs, last = kernels.products(heads)
+    one, other = torch.triu_indices(count, count)
+    wanted = (gram[..., one, other] * (1 + (one != other))).transpose(1, 2)
+    assert torch.allclose(pairs, wanted, atol=1e-5) and torch.allclose(last, gram[..., :-1, -1], atol=1e-5)
 
 
 @pytest.mark.parametrize("edges", ["norm", "alti"])
