@@ -42,6 +42,10 @@ from attnflow.capturing.plain import Again
 from attnflow.capturing.session import Call, Computed, Projection, Session
 from attnflow.capturing.survey import Site
 
+# Sets that every operation is looked up in, so made once.
+ALIASES = frozenset(SAME) | frozenset(IN_ORDER) | frozenset(MOVED)
+MULTIPLES = frozenset(MULTIPLY) | frozenset(DIVIDE)
+
 
 class Trace(TorchFunctionMode):
     """Follows every call that was begun; ``close`` is called with each complete chain and the tensor at its end."""
@@ -194,16 +198,13 @@ class Trace(TorchFunctionMode):
         node = self._node([n.serial for _, n in op.nodes])
         for _, other in op.nodes:
             node.roots |= other.roots
-        if op.nodes and (op.name in SAME or op.name in IN_ORDER or op.name in MOVED or self._multiple(op)):
+        if op.nodes and (op.name in ALIASES or (op.name in MULTIPLES and len(op.nodes) == 1)):
             node.alias = op.nodes[0][1].serial
             self._alias_of[node.serial] = node.alias
         if op.name == "mean" and op.nodes:
             node.mean_of = op.nodes[0][1].serial
         self._follow(op, out, node, number)
         setattr(out, NODE, node)
-
-    def _multiple(self, op: Operation) -> bool:
-        return op.name in MULTIPLY | DIVIDE and len(op.nodes) == 1
 
     # Chains.
 
