@@ -44,8 +44,9 @@ from attnflow.errors import CaptureError
 CHUNK = 1 << 19
 """How many numbers of layer outputs are computed at once."""
 
-STARTS = 8
-"""In how many steps earlier output positions are left out."""
+STARTS, NARROW = 8, 16
+"""In how many steps earlier output positions are left out, and of how many positions a step is at least: each takes two
+more runs of the layer, which short texts do not repay."""
 
 
 @dataclass(eq=False)
@@ -135,7 +136,8 @@ class Replay:
         starts = [0]
         if output.ndim != 3 or output.shape[:2] != (batch, n) or not self.several:
             return starts
-        for start in sorted({n * k // STARTS for k in range(1, STARTS)} - {0}):
+        steps = min(STARTS, n // NARROW)
+        for start in (n * k // steps for k in range(1, steps)):
             if bool(self.seen.weights[:, :, :start, start:].any()) or not self._positionwise(start):
                 break
             starts.append(start)

@@ -25,8 +25,10 @@ def layers_of(model: nn.Module) -> list[naive.Entry]:
     return [(m, 0) for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
 
 
+@pytest.mark.parametrize("narrow", [1, replay.NARROW])
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "gemma2", "modernbert", "gpt-oss", "distilbert"])
-def test_equal_to_running_the_model_again(name: str):
+def test_equal_to_running_the_model_again(name: str, narrow: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(replay, "NARROW", narrow)
     model = tiny.model(name)
     wanted = naive.value_zeroing(model, IDS, layers_of(model))
     before = snapshot(model)
@@ -137,6 +139,7 @@ def starts_of(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, l
         return found
 
     monkeypatch.setattr(replay.Replay, "_starts", noted)
+    monkeypatch.setattr(replay, "NARROW", 1)
     return capture(model, inputs=IDS, edges="value_zeroing"), starts, spared
 
 
@@ -164,6 +167,13 @@ def test_a_projection_that_does_more_is_run(monkeypatch: pytest.MonkeyPatch):
     assert spared == [False, True]
     assert np.allclose(got.weights, naive.value_zeroing(model, IDS, layers_of(model)), atol=2e-5)
     handle.remove()
+
+
+def test_short_texts_are_run_whole(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        replay.Replay, "_positionwise", lambda *_: pytest.fail("a step that a short text does not repay")
+    )
+    capture(tiny.model("llama"), inputs=IDS, edges="value_zeroing")
 
 
 def test_causal_and_finite():
