@@ -6,10 +6,10 @@
 
 --data holds test.tsv with the columns sentence and label. --classifier is a model that benchmarks/train_sst2.py made.
 The records of each model are in --work: a run that was stopped goes on where it was when it is called again. --only
-runs one of the models, --edges one kind of edges; the others stay as they are recorded. The scores are those of the
-last layer at the position that is explained, without special tokens: MiniLM's vector at [CLS], what the classifier
-decides, what SmolLM2 would say next. A text for SmolLM2 begins with <|endoftext|>, which takes the place of the first
-token, on which causal models rest most of their attention.
+runs one of the models, --edges one kind of edges; the others stay as they are recorded. --unfinished records what there
+is of a run that was stopped. The scores are those of the last layer at the position that is explained, without special
+tokens: MiniLM's vector at [CLS], what the classifier decides, what SmolLM2 would say next. A text for SmolLM2 begins
+with <|endoftext|>, which takes the place of the first token, on which causal models rest most of their attention.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from report import FOLDER, insert, markdown, save
 from weights import minilm, smollm2
 
 from attnflow import compare
+from attnflow.comparing.comparison import Comparison
 from attnflow.models.loading import load
 
 DOCS = FOLDER.parent
@@ -83,9 +84,11 @@ def sentences(file: Path, count: int) -> list[str]:
     return rows[(words >= SHORTEST) & (words <= LONGEST)].tolist()[:count]
 
 
-def run(name: str, setting: Setting, texts: list[str], work: Path) -> pd.DataFrame:
+def run(name: str, setting: Setting, texts: list[str], work: Path, unfinished: bool) -> pd.DataFrame:
     """The correlations of one model, each with the interval of its mean; records that are there are not made again."""
     out = work / name.replace(" ", "-")
+    if unfinished:
+        return Comparison.load(out).to_frame().assign(model=name)
     model, tokenizer = setting.load()
     result = compare(
         model, tokenizer, [setting.start + text for text in texts[: setting.count]], methods=setting.methods(),
@@ -157,10 +160,23 @@ def write(frame: pd.DataFrame) -> None:
     redraw()
 
 
+def said(model: str, counts: pd.Series) -> str:
+    """How many sentences a model has, and which edges have fewer.
+
+    >>> said("MiniLM", pd.Series({"attention": 500, "norm": 120}))
+    'MiniLM 500 (norm 120)'
+    """
+    most = int(counts.max())
+    fewer = ", ".join(f"{edges} {int(n)}" for edges, n in counts.items() if n < most)
+    return f"{model} {most}" + (f" ({fewer})" if fewer else "")
+
+
 def redraw() -> None:
     frame = pd.read_csv(CSV)
     save(draw(frame), DOCS / "images" / "edges.svg")
-    counts = ", ".join(f"{model} {int(n)}" for model, n in frame.groupby("model", sort=False)["n"].max().items())
+    counts = ", ".join(
+        said(model, part.groupby("edges")["n"].max()) for model, part in frame.groupby("model", sort=False)
+    )
     insert(
         FOLDER / "edges.md",
         "compare",
@@ -189,6 +205,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=MODELS, help="this model; the others stay as recorded")
     parser.add_argument("--edges", action="append", choices=EDGES, help="only these; the others stay as recorded")
     parser.add_argument("--quick", action="store_true", help="4 sentences, the docs stay as they are")
+    parser.add_argument("--unfinished", action="store_true", help="take what a stopped run left in --work")
     parser.add_argument("--redraw", action="store_true", help="compute nothing")
     return parser.parse_args()
 
@@ -210,8 +227,8 @@ def main() -> None:
         setting.edges = tuple(edges for edges in setting.edges if edges in (given.edges or EDGES))
     given.work.mkdir(parents=True, exist_ok=True)
     texts = sentences(given.data / "test.tsv", count)
-    parts = [run(name, s, texts, given.work) for name, s in chosen.items() if not given.only or name in given.only]
-    frame = frame_of(parts)
+    wanted = {name: s for name, s in chosen.items() if not given.only or name in given.only}
+    frame = frame_of([run(name, s, texts, given.work, given.unfinished) for name, s in wanted.items()])
     print(table(frame), "\n\n", table(frame, GRADIENTS), sep="")
     if not given.quick:
         write(frame)
