@@ -32,7 +32,8 @@ from attnflow.scoring.flow.counting import COUNTING
 from attnflow.scoring.flow.integers import Ints, Words
 from attnflow.scoring.flow.workspace import Work, words_of
 
-SOURCES = ("waves.py", "kernels.py", "relay_kernel.py", "workspace.py", "counting.py")
+SOURCES = ("waves.py", "kernels.py", "relay_kernel.py", "paths_kernel.py", "workspace.py", "counting.py")
+Small = npt.NDArray[np.int32]
 CACHE = "ATTNFLOW_CACHE"
 _NEEDED = {"memset", "memcpy", "memmove"}  # of every C library, so of every process
 _LOCK = threading.RLock()  # so that threads that come together compile once
@@ -106,6 +107,22 @@ def relay(
     )  # fmt: skip
     if COUNTING:
         counting.add(reads)
+
+
+def paths(
+    source: int, sink: int, enough: int, first: Small, to: Small, pair: Small, room: Small, space: Sequence[Small]
+) -> int:
+    """The size of a flow in a sparse network: calls the kernel ``paths`` of paths_kernel.py, which tells the arrays.
+
+    ``room`` is changed in place; ``space`` are four arrays of one number for each node.
+    """
+    nothing, value = ctypes.c_void_p(), np.zeros(1, np.int64)
+    arrays = (first, to, pair, room, *space)
+    kernel("paths")(
+        ctypes.byref(nothing), ctypes.byref(nothing), len(first) - 1, source, sink, enough,
+        *(_at(a, np.int32) for a in arrays), _at(value, np.int64),
+    )  # fmt: skip
+    return int(value[0])
 
 
 def _at(array: npt.NDArray[Any], kind: Any) -> int:
@@ -297,4 +314,5 @@ def _arguments() -> dict[str, list[Any]]:
     return {
         "columns": columns + [address] * (3 + len(Work._fields)),
         "relay": [number] * 3 + [address] * 13 + [number] * 2 + [address] * 11,
+        "paths": [number] * 4 + [address] * 9,
     }

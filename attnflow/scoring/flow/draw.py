@@ -8,8 +8,8 @@ edge by edge is slow. But far from its end there is room to spare, so it can be 
 2. *Draw, twice.* Over a block of steps with summed capacities A, token q draws its D[q] from the tokens above in
    proportion to capacity: ``f[k, q] = A[k, q]·v[q]``, ``v = D / column sum``. As v ≤ 1, no edge is overfull. Token k
    then needs ``P[k] = Σ_q f[k, q]``: a product of matrices for many inputs at once. The second block draws P up.
-3. *Search.* In the steps above, a maximum flow from the output into the tokens, at most P[k] into each, among the
-   largest edges of each row. After two draws P is smooth, so the search is easy, and all inputs share its network.
+3. *Search.* In the steps above, a flow from the output into the tokens, at most P[k] into each, among the largest
+   edges of each row (sparse.py). After two draws P is smooth, so the search is easy, and all inputs share its network.
 
 The value of the search is a lower bound: where a token gets p[k] < P[k], its row of the drawn flow is scaled by
 p[k]/P[k]. Inside a block a token's own edge carries at most what stays, enters and leaves: no more than what the token
@@ -20,14 +20,15 @@ Floats are rounded so that each number is at most the true one: see ``_SURE``.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from attnflow.scoring.flow.integers import F64, Capacities, Ints
 from attnflow.scoring.flow.room import check_room
-from attnflow.scoring.flow.thin import BITS, MOST, Edges, Places, as_small
+from attnflow.scoring.flow.sparse import Sparse
+from attnflow.scoring.flow.thin import BITS, MOST, Edges, Places, Small, as_small
 
 F32 = npt.NDArray[np.float32]
 _TIERS = 3  # the lowest steps, which stand alone
@@ -36,6 +37,7 @@ _BATCH = 128  # inputs whose products are taken together
 # Sums of 256 products of non-negative floats are off by less than 258·2⁻²⁴ of their value (Higham 2002, section 3.1);
 # twice that also covers the rounding of what goes in.
 _SURE = 1 - 2 * (_CHUNK + 2) * 2.0**-24
+_ALL = 2**62  # more than any flow
 _STAY = 0.2  # the share of a token's own edge that counts as its capacity to itself inside a block
 
 
@@ -68,7 +70,7 @@ class Draw:
         self.caps, self.t, self.sinks, self.causal, self.keep = caps, t, sinks, causal, keep
         self.n, self.parts = t + 1 if causal else caps.n, heights_of(caps.steps)
         n = self.n
-        searched = 40 * n * (keep + 2) * (caps.steps - self.parts.search)  # with the copies that the search makes
+        searched = Sparse.bytes_for(n * (keep + 2) * (caps.steps - self.parts.search))
         check_room(8 * n * n + 32 * len(sinks) * n + searched, f"flows of {len(sinks)} inputs over {n:,} tokens")
         self.own = np.zeros((caps.steps, n), np.int64)
         self.columns = np.zeros((_TIERS + 1, len(sinks), n))
@@ -85,7 +87,7 @@ class Draw:
         for block in self.blocks:
             np.fill_diagonal(block, 2 * _STAY * self.half)
         self.sums = [block.sum(0, dtype=np.float64) for block in self.blocks]
-        self.graph, self.source = self._graph()
+        self.network, self.source = self._network()
 
     def _read(self, start: int, stop: int) -> None:
         """Rows start … stop of every step: into the input's columns, the blocks, or the edges of the search."""
@@ -120,13 +122,11 @@ class Draw:
         heads = np.broadcast_to(at.astype(np.int32)[:, None], best.shape)
         return Edges(heads[used], best[used].astype(np.int32), units[used])
 
-    def _graph(self) -> tuple[Any, int]:
+    def _network(self) -> tuple[Sparse, int]:
         """The network of the search: node h·n + k is token k at height h; the last node takes what the input draws.
 
-        The nodes of the lowest height have one edge each, to the last node, so these are the first n capacities.
+        The edges into the last node come first, one from each node of the lowest height.
         """
-        from scipy.sparse import csr_array
-
         n, tokens = self.n, np.arange(self.n, dtype=np.int32)
         count = self.caps.steps - self.parts.search
         nodes = (count + 1) * n + 1
@@ -142,26 +142,19 @@ class Draw:
         self.found = []
         heads, tails, units = map(np.concatenate, zip(*parts, strict=True))
         used = units > 0
-        graph = csr_array((units[used], (heads[used], tails[used])), shape=(nodes, nodes))
-        graph.sort_indices()
-        return graph, count * n + self.t
+        return Sparse(heads[used], tails[used], units[used], nodes), count * n + self.t
 
-    def lower(self, upper: Ints) -> Ints:
-        """Lower bounds of the flows into the inputs, ``[sinks]``, in units; no flow exceeds ``upper`` ``[sinks]``."""
+    def lower(self, upper: Ints, slack: int = 0) -> Ints:
+        """Lower bounds of the flows into the inputs, ``[sinks]``, in units; no flow exceeds ``upper`` ``[sinks]``.
+
+        A search ends once it is within ``slack`` units of the upper bound. With a slack none begins that cannot end so.
+        """
         found: list[int] = []
         for start in range(0, len(self.sinks), _BATCH):
             part = slice(start, start + _BATCH)
-            low = int(self.sinks[part].min()) if self.causal else 0
-            graph, source = self._from(low)
-            found += [self._searched(graph, source, w[low:]) for w in self._wanted(part, self.caps.floats(upper[part]))]
+            wanted = self._wanted(part, self.caps.floats(upper[part]))
+            found += [self._searched(w, x, slack) for w, x in zip(wanted, upper[part].tolist(), strict=True)]
         return np.array(found, np.int64)
-
-    def _from(self, low: int) -> tuple[Any, int]:
-        """The network of the search for inputs from ``low`` on, and the output's place: no path leads over others."""
-        nodes = self.graph.shape[0]
-        kept = np.flatnonzero(np.arange(nodes) % self.n >= low) if low else np.arange(nodes)
-        kept = kept if kept[-1] == nodes - 1 else np.append(kept, nodes - 1)
-        return self.graph[kept][:, kept], int(np.searchsorted(kept, self.source))
 
     def _wanted(self, part: slice, upper: F64) -> F64:
         """What some inputs could take from each token below the steps that are searched: ``[inputs, n]``."""
@@ -198,11 +191,12 @@ class Draw:
             out[:, above] += share[:, columns] @ block[above, columns].T
         return out * _SURE
 
-    def _searched(self, graph: Any, source: int, wanted: F64) -> int:
-        """The maximum flow from the output into the tokens of ``graph``, at most ``wanted`` into each, in units."""
-        from scipy.sparse.csgraph import maximum_flow
-
-        graph.data[: len(wanted)] = np.minimum(wanted * 2.0**BITS, MOST).astype(np.int32)
-        value = int(maximum_flow(graph, source, graph.shape[0] - 1).flow_value)
+    def _searched(self, wanted: F64, upper: int, slack: int) -> int:
+        """A flow from the output into the tokens, at most ``wanted`` into each, in units."""
+        small: Small = np.minimum(wanted * 2.0**BITS, MOST).astype(np.int32)
         shift = self.caps.bits - BITS
+        enough = -(-(upper - slack) >> shift) if shift >= 0 else (upper - slack) << -shift  # rounded up
+        if slack and small.sum(dtype=np.int64) < enough:
+            return 0
+        value = self.network.flow(self.source, self.network.nodes - 1, enough if slack else _ALL, small)
         return value << shift if shift >= 0 else value >> -shift

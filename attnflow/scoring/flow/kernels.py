@@ -14,6 +14,8 @@ import re
 import numpy as np
 from numba import njit, types
 
+from attnflow.scoring.flow.paths_kernel import SIGNATURE as PATHS
+from attnflow.scoring.flow.paths_kernel import paths
 from attnflow.scoring.flow.relay_kernel import SIGNATURE as RELAY
 from attnflow.scoring.flow.relay_kernel import relay
 from attnflow.scoring.flow.waves import COUNTING, CUT, EDGES, U0, U1, U2, U3, U4, U6, U63, inner, solve_pair
@@ -275,7 +277,7 @@ def llvm() -> list[tuple[str, str]]:
     """The kernels as LLVM code, and the name that each has there."""
     options = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     found = []
-    for kernel, signature in ((columns, SIGNATURE), (relay, RELAY)):
+    for kernel, signature in ((columns, SIGNATURE), (relay, RELAY), (paths, PATHS)):
         (text,) = njit(signature, **options)(kernel).inspect_llvm().values()
         # What it calls may be dropped by the linker; the kernel itself may not.
         (name,) = re.findall(rf'^define (?!linkonce)[^@]*@"?([^"(]*{kernel.__name__}[^"(]*)', text, re.M)
