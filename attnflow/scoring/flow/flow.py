@@ -14,7 +14,7 @@ from attnflow.numbers import real, truths, word
 from attnflow.relevance import Relevance, Report
 from attnflow.scoring.flow.integers import Layers
 from attnflow.scoring.flow.report import describe
-from attnflow.scoring.flow.solver import Solution, solve
+from attnflow.scoring.flow.solver import WIDE, Solution, solve
 from attnflow.scoring.network import F64, Network, Residual, network, residual_of
 from attnflow.scoring.raw import explained_at, said
 from attnflow.scoring.rollout import measured
@@ -75,7 +75,8 @@ def flow(
         certify: solve every pair in full and prove it by a cut of the same integer value;
             ``settings["certificate"]`` holds the cuts.
         tolerance: an interval in place of exact flows: ``scores`` are lower bounds, ``settings["upper"]`` upper
-            bounds, at most this far apart. With ``layer`` and ``position`` this is for thousands of tokens.
+            bounds, at most this far apart. With ``layer`` and ``position`` this is for thousands of tokens. Where the
+            memory does not suffice for that, ``settings["wide"]`` of the intervals are wider, and a warning says so.
         threads: how many; by default one per core.
         heads, sinks, block, tokens, edges, options: as for :func:`attnflow.raw`.
 
@@ -177,7 +178,8 @@ def _solved(
         from attnflow.scoring.flow.interval import bracket
 
         lower, upper, pruned = bracket(stack, tolerance, tops, nodes, threads)
-        return lower, {"tolerance": tolerance, "upper": upper, "pruned": pruned}
+        wide = int((lower.proofs == WIDE).sum())
+        return lower, {"tolerance": tolerance, "upper": upper, "pruned": pruned, "wide": wide}
     return solve(stack, tops, nodes, threads=threads), {}
 
 

@@ -12,17 +12,20 @@ and what they could have carried is added to the upper bound.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from attnflow.errors import AttnFlowWarning
 from attnflow.scoring.flow.draw import Draw
 from attnflow.scoring.flow.integers import Capacities, Ints
 from attnflow.scoring.flow.relay import Bounds, relayable, relayed
-from attnflow.scoring.flow.room import check_room
-from attnflow.scoring.flow.search import finish
-from attnflow.scoring.flow.solver import DRAWN, THIN, Solution, capacities, solve
+from attnflow.scoring.flow.room import check_room, free_bytes
+from attnflow.scoring.flow.search import finish, room_to_search
+from attnflow.scoring.flow.solver import DRAWN, THIN, WIDE, Solution, capacities, solve
 from attnflow.scoring.flow.thin import Places, Thin
 from attnflow.scoring.network import F64
 
@@ -41,6 +44,8 @@ def bracket(
     threads: int | None = None,
 ) -> tuple[Solution, F64, float]:
     """Lower and upper bounds of every flow, at most ``tolerance`` apart, and the share of edges left out.
+
+    Where the search that would bring them so near does not fit in memory they stay farther apart, with a warning.
 
     ``source`` is what :func:`attnflow.scoring.flow.solver.solve` takes.
 
@@ -86,19 +91,41 @@ def _narrowed(
 
     for a, t in enumerate(rows):
         if len(sinks := far(a, _DRAW[1])) >= _MANY:
-            raised(a, sinks, Draw(caps, t, sinks, causal, _DRAW[0]).lower(laid.upper[a, sinks]), DRAWN)
+            raised(a, sinks, Draw(caps, t, sinks, causal, _DRAW[0]).lower(laid.upper[a, sinks], most), DRAWN)
+        if not len(sinks := far(a, min(near for _, near in _THIN))):
+            continue
+        thin = Thin(caps, t, sinks, causal, max(keep for keep, _ in _THIN))
         for keep, near in _THIN:
-            if not len(sinks := far(a, near)):
-                break
-            thin = Thin(caps, t, sinks, causal, keep)
-            raised(a, sinks, np.array([thin.lower(j) for j in sinks.tolist()], np.int64), THIN)
-            share = max(share, thin.left_out)
+            if len(sinks := far(a, near)):
+                raised(a, sinks, np.array([thin.lower(j, keep) for j in sinks.tolist()], np.int64), THIN)
+                share = max(share, thin.left_out(keep))
     left = laid.upper - lower > most
-    found = finish(caps, rows, Bounds(lower, np.where(left, laid.upper, lower)), causal, threads)
-    upper = np.where(left, found.units, laid.upper)
-    proofs = np.where((by > 0) & ~left, by, found.proofs)
+    wide = left & ~_fits(caps, rows, causal, threads)
+    found = finish(caps, rows, Bounds(lower, np.where(left & ~wide, laid.upper, lower)), causal, threads)
+    upper = np.where(left & ~wide, found.units, laid.upper)
+    if wide.any():
+        _warn(caps, int(wide.sum()), float(caps.floats((upper - lower)[wide]).max()), tolerance)
+    proofs = np.where(wide, WIDE, np.where((by > 0) & ~left, by, found.proofs)).astype(np.int8)
     solution = Solution(caps, (caps.steps,), tuple(rows), found.units[None], proofs[None])
     return solution, caps.floats(upper), share
+
+
+def _fits(caps: Capacities, rows: Sequence[int], causal: bool, threads: int) -> npt.NDArray[np.bool_]:
+    """Which pairs can be searched for in full, in the memory that is free: ``[rows, n]``."""
+    free = free_bytes()
+    if free is None:
+        return np.ones((len(rows), caps.n), bool)
+    tokens = np.array(rows)[:, None] + 1 - np.arange(caps.n) if causal else np.full((len(rows), caps.n), caps.n)
+    return np.asarray(room_to_search(caps.steps, np.maximum(tokens, 0), threads)) <= free
+
+
+def _warn(caps: Capacities, count: int, width: float, tolerance: float) -> None:
+    warnings.warn(
+        f"{count} of {caps.n:,} flows have an interval wider than {tolerance:g}, the widest {width:.2g}: the search "
+        "for them does not fit in the memory that is free. Their bounds hold all the same.",
+        AttnFlowWarning,
+        stacklevel=2,
+    )
 
 
 def _pruned(

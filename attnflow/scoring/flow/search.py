@@ -129,9 +129,8 @@ def run(
     cuts = np.zeros((*units.shape, (steps - 1) * words) if explicit else (0, 0, 0, 0), np.uint64)
     known = np.zeros((0, n), np.int64) if known is None else np.ascontiguousarray(known)
     jobs = _jobs(len(cols), n, steps, len(tops), threads)
-    # The network in two orders and, for each thread, once more with its flows.
     workers = min(threads, len(jobs))
-    check_room(8 * steps * n * n * (2 + 2 * workers), f"the search in {steps} steps of {n:,} tokens")
+    check_room(int(room_to_search(steps, n, workers)), f"the search in {steps} steps of {n:,} tokens")
     order = orders(caps, cols)
     cap, rowsum = np.ascontiguousarray(caps.cap), np.ascontiguousarray(caps.rowsum)
     turn = itertools.count()
@@ -149,6 +148,11 @@ def run(
 
     together(work, workers)
     return Found(units, proofs, cuts.reshape(*units.shape, steps - 1, words) if explicit else cuts)
+
+
+def room_to_search(steps: int, tokens: int | Ints, workers: int) -> int | Ints:
+    """Bytes that a search takes: the network in two orders and, for each thread, once more with its flows."""
+    return 8 * steps * tokens * tokens * (2 + 2 * workers)
 
 
 def _jobs(sinks: int, n: int, steps: int, tops: int, threads: int) -> list[tuple[slice, int, int]]:

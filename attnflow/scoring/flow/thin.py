@@ -33,6 +33,10 @@ class Edges(NamedTuple):
     column: Small
     units: Small
 
+    def where(self, kept: npt.NDArray[np.bool_]) -> Edges:
+        """Some of them."""
+        return Edges(self.row[kept], self.column[kept], self.units[kept])
+
 
 def as_small(units: Ints, bits: int) -> Small:
     """Units of 2**-bits as units of 2⁻²⁹, rounded down."""
@@ -44,11 +48,12 @@ def as_small(units: Ints, bits: int) -> Small:
 class Thin:
     """The thinned network below one output ``t``; built in one pass over the capacities.
 
-    ``keep`` is the number of edges per row. ``sinks`` are the inputs that it will be asked for.
+    ``keep`` is the number of edges per row that it holds; it can be asked for flows among fewer of them. ``sinks`` are
+    the inputs that it will be asked for.
     """
 
     def __init__(self, caps: Capacities, t: int, sinks: Places, causal: bool, keep: int) -> None:
-        self.caps, self.t, self.causal = caps, t, causal
+        self.caps, self.t, self.causal, self.keep = caps, t, causal, keep
         self.n = t + 1 if causal else caps.n
         steps = caps.steps
         between = np.linspace(_ENDS, steps - _ENDS - 1, _BETWEEN).round().astype(int)
@@ -62,13 +67,15 @@ class Thin:
         wanted = self._wanted(sinks)
         self.columns = {int(q): np.zeros((len(self.kept), self.n), np.int32) for q in wanted}
         self.rows = {int(k): np.zeros((len(self.kept), self.n), np.int32) for k in (t, *self.heavy_rows)}
-        self.edges = [self._read(step, keep) for step in range(steps)]
+        self.edges: list[Edges] = []
+        self.ranks: list[Small] = []  # of each edge in its row, the largest is 0
+        for step in range(steps):
+            self._read(step)
 
-    @property
-    def left_out(self) -> float:
-        """The share of edges that it does without, whole rows and columns not counted."""
+    def left_out(self, keep: int) -> float:
+        """The share of edges that it does without for ``keep`` of each row, whole rows and columns not counted."""
         whole = self.caps.steps * (self.n * (self.n + 1) // 2 if self.causal else self.n**2)
-        return 1 - (sum(len(e.row) for e in self.edges) + self.own.size) / whole
+        return 1 - (sum(int((ranks < keep).sum()) for ranks in self.ranks) + self.own.size) / whole
 
     def _heaviest(self, capacities: Ints) -> Places:
         """The tokens with the largest of these capacities, the output itself not among them."""
@@ -87,10 +94,10 @@ class Thin:
             self.heavy_columns[sink] = self._heaviest(into)
         return {int(q) for sink, heavy in self.heavy_columns.items() for q in (sink, *heavy)}
 
-    def _read(self, step: int, keep: int) -> Edges:
+    def _read(self, step: int) -> None:
         """The largest edges of each row of one step; whole rows and columns and the tokens' own edges are put aside."""
         n = self.n
-        found: list[Edges] = []
+        found, ranks = [Edges._make([np.zeros(0, np.int32)] * 3)], [np.zeros(0, np.int32)]
         at = self.kept.index(step) if step in self.kept else None
         names = list(self.columns)
         for start, stop in self.caps.blocks():
@@ -109,17 +116,18 @@ class Thin:
             for k in self.rows.keys() & range(start, stop):
                 self.rows[k][at, : rows.shape[1]] = rows[k - start]
             rows[places - start, places] = 0
-            few = min(keep, rows.shape[1])
+            few = min(self.keep, rows.shape[1])
             best = np.argpartition(-rows, few - 1, axis=1)[:, :few]
+            best = np.take_along_axis(best, np.argsort(-np.take_along_axis(rows, best, 1), axis=1), 1)
             units = np.take_along_axis(rows, best, 1).ravel()
             used = units > 0
-            heads, tails = np.repeat(places, few), best.ravel().astype(np.int32)
-            found.append(Edges(heads[used], tails[used], units[used]))
-        nothing = np.zeros(0, np.int32)
-        return Edges._make(np.concatenate([nothing, *(part[i] for part in found)]) for i in range(3))
+            found.append(Edges(np.repeat(places, few), best.ravel().astype(np.int32), units).where(used))
+            ranks.append(np.tile(np.arange(few, dtype=np.int32), len(places))[used])
+        self.edges.append(Edges._make(map(np.concatenate, zip(*found, strict=True))))
+        self.ranks.append(np.concatenate(ranks))
 
-    def lower(self, sink: int) -> int:
-        """A lower bound of the flow from the output to ``sink``, in units."""
+    def lower(self, sink: int, keep: int | None = None) -> int:
+        """A lower bound of the flow from the output to ``sink``, in units, among ``keep`` edges of each row."""
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import maximum_flow
 
@@ -133,7 +141,7 @@ class Thin:
                     parts.append(self._placed(self._stays(chain), height, low))
                     height, chain = height + 1, np.full(self.n, MOST, np.int32)
                 continue
-            all_edges = (self._stays(self.own[step]), *self._hops(step, sink))
+            all_edges = (self._stays(self.own[step]), *self._hops(step, sink, keep or self.keep))
             parts += [self._placed(edges, height, low) for edges in all_edges]
             height += 1
         heads, tails, units = map(np.concatenate, zip(*parts, strict=True))
@@ -145,15 +153,14 @@ class Thin:
     def _stays(self, units: Small) -> Edges:
         return Edges(self.tokens, self.tokens, units)
 
-    def _hops(self, step: int, sink: int) -> list[Edges]:
+    def _hops(self, step: int, sink: int, keep: int) -> list[Edges]:
         """The edges between tokens of one step that count for one input, each once."""
         at, tokens = self.kept.index(step), self.tokens
         columns = [sink, *self.heavy_columns[sink].tolist()]
         whole_row, whole_column = np.zeros((2, self.n), bool)
         whole_row[list(self.rows)], whole_column[columns] = True, True
         few = self.edges[step]
-        free = ~whole_row[few.row] & ~whole_column[few.column]
-        found = [Edges(few.row[free], few.column[free], few.units[free])]
+        found = [few.where(~whole_row[few.row] & ~whole_column[few.column] & (self.ranks[step] < keep))]
         for k, rows in self.rows.items():
             others = tokens != k
             found.append(Edges(np.full(others.sum(), k, np.int32), tokens[others], rows[at][others]))
