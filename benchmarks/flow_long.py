@@ -81,7 +81,8 @@ def passes(n: int, whole: bool) -> dict[str, float]:
     taken = time.perf_counter() - start
     width = float((found.settings["upper"] - found.scores).max()) if options else 0.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {"forward": forward, "capture": captured, "flow": taken, "width": width, "GiB": peak}
+    wide = found.settings.get("wide", 0)
+    return {"forward": forward, "capture": captured, "flow": taken, "width": width, "wide": wide, "GiB": peak}
 
 
 def local(n: int = 512, seconds: float = 4.0) -> dict[str, float]:
@@ -140,6 +141,7 @@ def page(done: dict[str, dict[str, float]]) -> None:
         d = done[part]
         ratio = d["flow"] / d["forward"]
         width = f"{d['width']:.1e}" if d["width"] else "exact"
+        width += f", {d['wide']} above {TOLERANCE:g}" if d.get("wide") else ""
         cells = (f"{d[k]:.3g} s" for k in ("flow", "forward", "capture"))
         rows.append([part, width, *cells, f"{d['GiB']:.1f}", f"{ratio:.2f}", limit])
         if ratio > limit or d["width"] > TOLERANCE:

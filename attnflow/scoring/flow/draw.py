@@ -37,7 +37,6 @@ _BATCH = 128  # inputs whose products are taken together
 # Sums of 256 products of non-negative floats are off by less than 258·2⁻²⁴ of their value (Higham 2002, section 3.1);
 # twice that also covers the rounding of what goes in.
 _SURE = 1 - 2 * (_CHUNK + 2) * 2.0**-24
-_ALL = 2**62  # more than any flow
 _STAY = 0.2  # the share of a token's own edge that counts as its capacity to itself inside a block
 
 
@@ -147,7 +146,7 @@ class Draw:
     def lower(self, upper: Ints, slack: int = 0) -> Ints:
         """Lower bounds of the flows into the inputs, ``[sinks]``, in units; no flow exceeds ``upper`` ``[sinks]``.
 
-        A search ends once it is within ``slack`` units of the upper bound. With a slack none begins that cannot end so.
+        A search ends once it is within ``slack`` units of the upper bound.
         """
         found: list[int] = []
         for start in range(0, len(self.sinks), _BATCH):
@@ -196,7 +195,5 @@ class Draw:
         small: Small = np.minimum(wanted * 2.0**BITS, MOST).astype(np.int32)
         shift = self.caps.bits - BITS
         enough = -(-(upper - slack) >> shift) if shift >= 0 else (upper - slack) << -shift  # rounded up
-        if slack and small.sum(dtype=np.int64) < enough:
-            return 0
-        value = self.network.flow(self.source, self.network.nodes - 1, enough if slack else _ALL, small)
+        value = self.network.flow(self.source, self.network.nodes - 1, enough, small)
         return value << shift if shift >= 0 else value >> -shift
