@@ -1,13 +1,17 @@
-"""What the training of classifiers reads: tables of texts and labels, and weights from a file of another format."""
+"""Training: what it reads, its recipes, the models that it keeps, and that a stopped run goes on."""
 
 from __future__ import annotations
 
+import argparse
+import gzip
 import importlib
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 
@@ -16,7 +20,15 @@ FOLDER = Path(__file__).parent.parent / "benchmarks"
 def load(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module
-    for name in ("train_sst2", "weights"):
+    for name in (
+        "train_sst2",
+        "train_verb_number",
+        "train_masked",
+        "training_curve",
+        "tables",
+        "tables_page",
+        "weights",
+    ):
         sys.modules.pop(name, None)
 
 
@@ -53,3 +65,105 @@ def test_weights_of_an_onnx_file(load, tmp_path):
         "layer.0.q_lin.weight": [[-4.0], [0.0], [4.0]],
     }
     assert found == expected
+
+
+def test_the_learning_rate_rises_falls_and_starts_again(load):
+    train = load("train_verb_number")
+    assert [train.rate(step, 100, 2.0) for step in (1, 4, 52, 100)] == [0.5, 2.0, 1.0, 0.0]
+    # 10 steps, then 20, then 40: half a cosine each.
+    assert [round(train.restarts(step, 10, 2.0), 6) for step in (0, 5, 10, 20, 30, 50)] == [
+        2.0,
+        1.0,
+        2.0,
+        1.0,
+        2.0,
+        1.0,
+    ]
+
+
+def test_the_authors_recipe_stands_for_options_that_are_not_given(load):
+    train = load("train_verb_number")
+    theirs = train.options_of(["--out", "x", "--recipe", "authors"])
+    assert (theirs.batch, theirs.rate, theirs.decay, tuple(theirs.dropout)) == (64, 1e-3, 1e-4, (0.2, 0.6, 0.4))
+    assert train.options_of(["--out", "x", "--recipe", "authors", "--batch", "32"]).batch == 32
+    ours = train.options_of(["--out", "x"])
+    assert (ours.batch, tuple(ours.dropout)) == (128, (0.1, 0.1, 0.1))
+    model = train.VerbNumberModel(train.VerbNumberConfig(n_layer=1, n_embd=8, n_head=2, vocab_size=8))
+    adam, adamw = train.optimiser_of(model, theirs), train.optimiser_of(model, ours)
+    # Σw² in the loss, 1e-4 times: its gradient is 2e-4 w.
+    assert type(adam) is torch.optim.Adam and adam.param_groups[0]["weight_decay"] == 2e-4
+    assert type(adamw) is torch.optim.AdamW and adamw.param_groups[0]["weight_decay"] == 0.01
+
+
+@pytest.mark.slow
+def test_models_are_kept_on_the_way_and_measured(load, tmp_path, capsys):
+    out = tmp_path / "run"
+    load("train_verb_number").main(["--quick", "--out", str(out), "--keep-every", "10", "--threads", "1"])
+    facts = json.loads((out / "training.json").read_text())
+    assert facts["recipe"] == "ours" and facts["batch"] == 64
+    curve = load("training_curve")
+    assert [seen for seen, _ in curve.checkpoints(out)] == [640, 1280, 1920]
+    frame = curve.main(["--quick", "--run", str(out)])
+    assert len(frame) == 3 * 2 * 3 and set(frame["layer"]) == {1} and frame["mean"].between(-1, 1).all()
+    left, right = curve.curves(frame).axes
+    rollout = frame[(frame["table"] == "Table 2") & (frame["method"] == "rollout")]
+    assert rollout["mean"].tolist() in [list(line.get_ydata()) for line in right.lines] and len(left.lines) >= 3
+
+
+def test_a_run_without_kept_models_says_how_to_keep_them(load, tmp_path):
+    with pytest.raises(SystemExit, match=r"holds no step-\* folders: train with  --keep-every 500"):
+        load("training_curve").checkpoints(tmp_path)
+
+
+def test_sentences_for_a_masked_model_are_long_enough_and_held_out_ones_are_not_seen(load, tmp_path):
+    train = load("train_masked")
+    texts = [f"sentence number {i} stands in this file ." for i in range(9)]
+    for name, rows in (("train", texts), ("test", [texts[0], "one more is only in the other file ."])):
+        (tmp_path / "sst2").mkdir(exist_ok=True)
+        (tmp_path / "sst2" / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(f"{t}\t1\n" for t in rows))
+    (tmp_path / "verb-number").mkdir()
+    with gzip.open(tmp_path / "verb-number" / "train.tsv.gz", "wt") as file:
+        file.write("prefix\tlabel\tverb\tother_form\nthe old keys to the door\tplural\tare\tis\n")
+        file.write("the NNP keys to the door\tplural\tare\tis\nthe keys\tplural\tare\tis\n")
+    known, held = train.load_texts(tmp_path, 100, 10, 0)
+    assert sorted(known) == sorted([*texts, "the old keys to the door are"])
+    assert held == ["one more is only in the other file ."]
+    with pytest.raises(SystemExit, match="holds none of sst2/train.tsv"):
+        train.load_texts(tmp_path / "sst2", 1, 1, 0)
+
+
+def test_masks_are_on_words_alone(load):
+    train = load("train_masked")
+    _, tokenizer, texts = train.made_up()
+    encoded = tokenizer(texts, padding=True, return_tensors="pt")
+    ids, attended = encoded["input_ids"], encoded["attention_mask"]
+    given, asked = train.masked(ids, attended, tokenizer, np.random.default_rng(0), all_masks=True)
+    assert (given[asked] == tokenizer.mask_token_id).all() and torch.equal(given[~asked], ids[~asked])
+    assert not np.isin(ids[asked].numpy(), tokenizer.all_special_ids).any()
+    given, asked = train.masked(ids, attended, tokenizer, np.random.default_rng(0), all_masks=False)
+    share = float((given[asked] == tokenizer.mask_token_id).float().mean())
+    assert 0.6 < share < 0.95 and torch.equal(given[~asked], ids[~asked])
+
+
+def test_a_masked_training_that_was_stopped_goes_on_alike(load, monkeypatch, tmp_path):
+    train = load("train_masked")
+    whole = train.main(["--quick", "--out", str(tmp_path / "a")])
+    assert set(whole) >= {"perplexity", "top-1", "most frequent token", "held out"} and whole["steps"] == 3
+    torch.manual_seed(0)
+    model, tokenizer, texts = train.made_up()
+    (tmp_path / "b").mkdir()
+    options = argparse.Namespace(out=tmp_path / "b", steps=3, batch=32, rate=3e-4, freeze=0, seed=0)
+    run, ask = train.Run(options, model, tokenizer), train.asked_of
+
+    def stopped(*given):
+        if run.step == 2:
+            run.save()
+            raise KeyboardInterrupt
+        return ask(*given)
+
+    monkeypatch.setattr(train, "asked_of", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run.go(texts[:64])
+    monkeypatch.setattr(train, "asked_of", ask)
+    again = train.main(["--quick", "--out", str(tmp_path / "b")])
+    assert again["perplexity"] == pytest.approx(whole["perplexity"], rel=1e-6)
