@@ -1,22 +1,26 @@
 """Tables 1, 2 and 3 of Abnar & Zuidema (2020) made again: CSV files, a figure and a table in docs/reproduction.md.
 
-    python benchmarks/tables.py --model FOLDER [--model FOLDER …] --data FOLDER [--sst2 FOLDER --sst2-data FILE]
+    python benchmarks/tables.py --model FOLDER [--model FOLDER …] --data FOLDER [--sst2 FOLDER … --sst2-data FILE]
     python benchmarks/tables.py --depth
     python benchmarks/tables.py --redraw
 
 Each --model is a verb-number model that benchmarks/train_verb_number.py trained, one for each seed (default: the model
 inside the package). --data holds test.tsv.gz (hard: three quarters have attractors) and valid.tsv.gz (natural), and
-the correlations are computed on both. --sst2 is a classifier that benchmarks/train_sst2.py trained, for Table 3. Every
-model's correlations are kept in --work, so a run that was stopped goes on. Without --data the sentences are those of
-the package's own grammar, and the docs stay as they are. ``--quick`` uses 20 sentences and writes nothing.
-``--depth`` measures alone how many flows are saturated by depth, on models of 6 to 30 layers. ``--redraw`` computes
-nothing: it draws the figures and the short table from the recorded CSV files.
+the correlations are computed on both. Each --sst2 is a classifier that benchmarks/train_sst2.py trained, for Table 3;
+it goes by the name of its folder. Every model's correlations are kept in --work, so a run that was stopped goes on.
+Without --data the sentences are those of the package's own grammar, and the docs stay as they are. ``--quick`` uses 20
+sentences and writes nothing. ``--depth`` measures alone how many flows are saturated by depth, on models of 6 to 30
+layers. ``--redraw`` computes nothing: it draws the figures and the short table from the recorded CSV files.
+
+The gradient of Tables 2 and 3 is measured by its size, Σ|g| or ‖g‖₂. The paper's |Σg| is zero up to rounding error
+where a norm stands behind the embeddings; it is computed as a demonstration, with |Σg| / Σ|g| of every sentence.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +35,7 @@ from rich.progress import track
 
 from attnflow import AttnFlowError, blankout, capture, flow, gradient, raw, rollout
 from attnflow.correlation import correlate
+from attnflow.errors import AttnFlowWarning
 from attnflow.models import shipped
 from attnflow.probes import data, grammar, verb_number
 from attnflow.probes.data import VerbExample
@@ -69,28 +74,40 @@ class Variant:
     row: str = "cls"
 
 
+DENSE = "dense ranks (the published code's formula)"
 VARIANTS = (
     Variant("Table 1", "as in the paper: UNK, right class, CLS and EOS kept", "unk"),
-    Variant("Table 1", "dense ranks (the published code's formula)", "unk", "spearman_dense"),
+    Variant("Table 1", DENSE, "unk", "spearman_dense"),
     Variant("Table 1", "CLS and EOS left out of the vectors", "unk", special=False),
     Variant("Table 1", "the word deleted instead of UNK", "delete"),
     Variant("Table 1", "predicted class instead of the right one", "predicted"),
-    Variant("Table 2", "as in the paper: abs(Σ gradient of p₀ − p₁)", "paper"),
-    Variant("Table 2", "dense ranks (the published code's formula)", "paper", "spearman_dense"),
-    Variant("Table 2", "CLS and EOS left out of the vectors", "paper", special=False),
     Variant("Table 2", "Σ abs(gradient) of the right class's logit", "abs_sum"),
+    Variant("Table 2", "length of the gradient", "l2"),
+    Variant("Table 2", f"Σ abs(gradient), {DENSE}", "abs_sum", "spearman_dense"),
+    Variant("Table 2", "Σ abs(gradient), CLS and EOS left out of the vectors", "abs_sum", special=False),
+    Variant("Table 2", "abs(Σ gradient · embedding)", "product"),
+    Variant("Table 2", "rounding error: abs(Σ gradient of p₀ − p₁), as in the paper", "paper"),
 )
-MAIN = tuple(next(v for v in VARIANTS if v.table == table) for table in ("Table 1", "Table 2"))
+# One more blank-out of every word costs more than all else together, so these are of the first model alone.
+ALONE = ("delete", "predicted")
+MAIN = tuple(v for v in VARIANTS if v.reference not in ALONE)
 VARIANTS_3 = (
-    Variant("Table 3", "CLS row, average ranks", "abs_of_sum"),
-    Variant("Table 3", "CLS row, dense ranks (the published code's formula)", "abs_of_sum", "spearman_dense"),
-    Variant("Table 3", "maximum over all rows (the published code), average ranks", "abs_of_sum", row="max"),
+    Variant("Table 3", "CLS row, Σ abs(gradient)", "abs_sum"),
+    Variant("Table 3", "CLS row, length of the gradient", "l2"),
+    Variant("Table 3", f"CLS row, Σ abs(gradient), {DENSE}", "abs_sum", "spearman_dense"),
+    Variant("Table 3", "CLS row, Σ abs(gradient), CLS and SEP left out", "abs_sum", special=False),
+    Variant("Table 3", "maximum over all rows (the published code), Σ abs(gradient)", "abs_sum", row="max"),
+    Variant("Table 3", "CLS row, abs(Σ gradient · embedding)", "product"),
+    Variant("Table 3", "rounding error: CLS row, abs(Σ gradient)", "abs_of_sum"),
     Variant(
-        "Table 3", "maximum over all rows, dense ranks: both as published", "abs_of_sum", "spearman_dense", row="max"
+        "Table 3", "rounding error: maximum over all rows, abs(Σ gradient), dense ranks, all as published",
+        "abs_of_sum", "spearman_dense", row="max",
     ),
-    Variant("Table 3", "CLS row, average ranks, CLS and SEP left out", "abs_of_sum", special=False),
-    Variant("Table 3", "CLS row, average ranks, length of the gradient", "l2"),
-)
+)  # fmt: skip
+# Kept beside the correlations: one number for every sentence.
+RATIO = (Variant("noise", "abs(Σ gradient) / Σ abs(gradient) of the logit", "abs_of_sum"), "gradient")
+BLANKS: dict[str, dict[str, Any]] = {"unk": {"blank": "unk"}, "delete": {"blank": "delete"}}
+PRODUCT = {"method": "input_x_gradient", "reduce": "abs_of_sum"}
 Values = dict[tuple[Variant, str], np.ndarray]
 
 
@@ -98,14 +115,16 @@ def references(model: Any, tokenizer: Any, text: str, right: int, names: set[str
     """The importance of the inputs by every reference that the variants name."""
     out = {}
     for name in names:
-        if name in ("unk", "delete"):
-            out[name] = blankout(model, tokenizer, text, blank=name, target=right, score="prob")
+        if name in BLANKS:
+            out[name] = blankout(model, tokenizer, text, target=right, score="prob", **BLANKS[name])
         elif name == "predicted":
             out[name] = blankout(model, tokenizer, text, blank="unk", score="prob")
-        elif name == "paper":
-            out[name] = gradient(model, tokenizer, text, target=right, reduce="paper")
         else:
-            out[name] = gradient(model, tokenizer, text, target=right, reduce=name)
+            how = PRODUCT if name == "product" else {"reduce": name}
+            with warnings.catch_warnings():
+                # That |Σg| is rounding error is what these rows show.
+                warnings.simplefilter("ignore", AttnFlowWarning)
+                out[name] = gradient(model, tokenizer, text, target=right, **how)
     return out
 
 
@@ -122,10 +141,11 @@ def attention_rows(model: Any, tokenizer: Any, text: str, kinds: set[str]) -> di
 
 
 def correlations(model: Any, tokenizer: Any, texts: list[tuple[str, int]], variants: tuple[Variant, ...]) -> Values:
-    """For every variant and method ``[sentences, layers]``."""
+    """For every variant and method ``[sentences, layers]``, and for :data:`RATIO` ``[sentences, 1]``."""
     collected: dict[tuple[Variant, str], list[np.ndarray]] = {(v, m): [] for v in variants for m in METHODS}
+    ratios: list[np.ndarray] = []
     for text, right in track(texts, "Sentences", transient=True):
-        scored = references(model, tokenizer, text, right, {v.reference for v in variants})
+        scored = references(model, tokenizer, text, right, {v.reference for v in variants} | {"abs_sum", "abs_of_sum"})
         rows = attention_rows(model, tokenizer, text, {v.row for v in variants})
         for (variant, method), values in collected.items():
             reference: Any = scored[variant.reference]
@@ -134,6 +154,8 @@ def correlations(model: Any, tokenizer: Any, texts: list[tuple[str, int]], varia
                 reference = reference.scores[0]
             found = correlate(own, reference, variant.correlation, special_tokens=variant.special)
             values.append(found.values)
+        ratios.append(scored["abs_of_sum"].scores.sum(keepdims=True)[0] / scored["abs_sum"].scores.sum())
+    collected[RATIO] = ratios
     return {key: np.stack(values) for key, values in collected.items()}
 
 
@@ -162,32 +184,41 @@ def kept(
     if not file.is_file():
         found = correlations(*loaded, texts, variants)
         work.mkdir(parents=True, exist_ok=True)
-        np.savez(file, **{f"{variants.index(v)} {m}": values for (v, m), values in found.items()})
+        every = (*variants, RATIO[0])
+        np.savez(file, **{f"{every.index(v)} {m}": values for (v, m), values in found.items()})
     with np.load(file) as saved:
-        return {(variants[int(key.split()[0])], key.split()[1]): saved[key] for key in saved.files}
+        keys = {key: key.split() for key in saved.files}
+        return {((*variants, RATIO[0])[int(number)], m): saved[key] for key, (number, m) in keys.items()}
 
 
 def records(
-    table: str, part: str, runs: list[Values], names: list[str], variants: tuple[Variant, ...]
+    table: str, part: str, runs: list[Values], names: list[str], variants: tuple[Variant, ...], seeds: bool = True
 ) -> Iterator[dict[str, Any]]:
-    """One record for every variant, model, method and layer; the first variant also over the seeds."""
-    first, *others = (v for v in variants if v.table == table)
-    for variant in (first, *others):
-        # The other choices are shown for the first model alone.
-        shown = list(zip(names, runs, strict=True))[: len(runs) if variant == first else 1]
+    """One record for every variant, model, method and layer, where it was computed; ``seeds``: also over the models."""
+    for variant in (v for v in variants if v.table == table):
         for method in METHODS:
+            shown = [
+                (name, run[variant, method]) for name, run in zip(names, runs, strict=True) if (variant, method) in run
+            ]
             same = {"table": table, "set": part, "variant": variant.name, "method": method}
-            for name, run in shown:
-                for layer, column in enumerate(run[variant, method].T):
+            for name, found in shown:
+                for layer, column in enumerate(found.T):
                     mean = Mean.of(column)
                     yield same | {
                         "model": name, "layer": layer, "mean": mean.mean, "std": mean.std,
                         "half_width": mean.half_width, "missing": mean.missing,
                     }  # fmt: skip
-            if len(shown) > 1:
-                means = np.array([np.nanmean(run[variant, method], 0) for _, run in shown])
+            if seeds and len(shown) > 1:
+                means = np.array([np.nanmean(found, 0) for _, found in shown])
                 for layer, (mean, spread) in enumerate(zip(means.mean(0), means.std(0, ddof=1), strict=True)):
                     yield same | {"model": tables_page.SEEDS, "layer": layer, "mean": mean, "std": spread}
+
+
+def noise_records(part: str, runs: list[Values], names: list[str]) -> Iterator[dict[str, Any]]:
+    """How much of the gradient is left in its sum over dimensions, |Σg| / Σ|g|: below 1e-6 it is rounding error."""
+    for name, run in zip(names, runs, strict=True):
+        ratios = run[RATIO]
+        yield {"set": part, "model": name, "n": len(ratios), "median": np.median(ratios), "largest": ratios.max()}
 
 
 def published() -> Iterator[dict[str, Any]]:
@@ -202,20 +233,24 @@ def published() -> Iterator[dict[str, Any]]:
 
 
 Loaded = list[tuple[Any, Any]]
+Rows = list[dict[str, Any]]
 
 
 def verb_records(
     models: list[Path | None], loaded: Loaded, source: Path | None, count: int, work: Path | None
-) -> Iterator[dict[str, Any]]:
-    """Tables 1 and 2, on every set of sentences."""
+) -> tuple[Rows, Rows]:
+    """Tables 1 and 2 on every set of sentences, and how much of the gradient is left in its sum."""
     names = [f"seed {i}" for i in range(len(models))]
+    found, noise = [], []
     for part in ("grammar",) if source is None else ("test", "valid"):
         examples, runs = sentences(source, part, count), []
         for folder, (model, tokenizer) in zip(models, loaded, strict=True):
             texts = [(e.prefix, int(model.config.label2id[e.label])) for e in examples]
             runs.append(kept(work, folder, texts, (model, tokenizer), MAIN if runs else VARIANTS))
         for table in ("Table 1", "Table 2"):
-            yield from records(table, part, runs, names, VARIANTS)
+            found += records(table, part, runs, names, VARIANTS)
+        noise += noise_records(part, runs, names)
+    return found, noise
 
 
 def accuracy_records(loaded: Loaded, source: Path | None, count: int) -> Iterator[dict[str, Any]]:
@@ -232,22 +267,25 @@ def accuracy_records(loaded: Loaded, source: Path | None, count: int) -> Iterato
                 }  # fmt: skip
 
 
-def sst2_records(folder: Path, file: Path, count: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Table 3 on ``count`` sentences, and the accuracy of the classifier on all of them."""
+def sst2_records(folders: list[Path], file: Path, count: int, work: Path | None) -> tuple[Rows, Rows, Rows]:
+    """Table 3 on ``count`` sentences, the accuracy of each classifier on all of them, and what is left of |Σg|."""
     from attnflow.models.loading import load
 
-    model, tokenizer = load(str(folder))
-    lines = file.read_text(encoding="utf-8").splitlines()[1:]
-    texts = []
-    right = 0
-    for text, label in (line.rsplit("\t", 1) for line in lines):
-        with torch.no_grad():
-            predicted = int(model(**tokenizer(text.strip(), return_tensors="pt")).logits.argmax())
-        right += predicted == int(label)
-        texts.append((text.strip(), predicted))
-    run, name = correlations(model, tokenizer, texts[:count], VARIANTS_3), type(model).__name__
-    accuracy = {"set": "sst2", "model": name, "attractors": "all", "n": len(texts), "accuracy": right / len(texts)}
-    return list(records("Table 3", "sst2", [run], [name], VARIANTS_3)), accuracy
+    lines = [line.rsplit("\t", 1) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+    names, runs, accuracy = [folder.name for folder in folders], [], []
+    for name, folder in zip(names, folders, strict=True):
+        model, tokenizer = load(str(folder))
+        texts, right = [], 0
+        for text, label in lines:
+            with torch.no_grad():
+                predicted = int(model(**tokenizer(text.strip(), return_tensors="pt")).logits.argmax())
+            right += predicted == int(label)
+            texts.append((text.strip(), predicted))
+        runs.append(kept(work, folder, texts[:count], (model, tokenizer), VARIANTS_3))
+        share = right / len(texts)
+        accuracy.append({"set": "sst2", "model": name, "attractors": "all", "n": len(texts), "accuracy": share})
+    found = records("Table 3", "sst2", runs, names, VARIANTS_3, seeds=False)
+    return list(found), accuracy, list(noise_records("sst2", runs, names))
 
 
 def saturation_records(small: bool = False) -> Iterator[dict[str, Any]]:
@@ -285,7 +323,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--model", type=Path, action="append", help="folder of a verb-number model; once for each seed")
     parse.add_argument("--data", type=Path, help="folder with valid.tsv.gz and test.tsv.gz")
-    parse.add_argument("--sst2", type=Path, help="folder of a classifier for Table 3")
+    parse.add_argument("--sst2", type=Path, action="append", help="folder of a classifier for Table 3; may be repeated")
     parse.add_argument("--sst2-data", type=Path, help="file with the columns sentence and label")
     parse.add_argument("--count", type=int, default=2000, help="sentences of each set (default: 2000)")
     parse.add_argument("--work", type=Path, default=Path("build/tables"), help="where finished parts are kept")
@@ -294,21 +332,23 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parse.add_argument("--depth", action="store_true", help="only saturation by depth: its CSV file and figure")
     parse.add_argument("--redraw", action="store_true", help="draw from the recorded CSV files, without computing")
     parse.add_argument("--quick", action="store_true", help="20 sentences, nothing written")
-    return parse.parse_args(arguments)
+    options = parse.parse_args(arguments)
+    if options.sst2 and options.sst2_data is None:
+        parse.error("--sst2 names a classifier and --sst2-data no sentences:  --sst2-data FOLDER/test.tsv")
+    return options
 
 
-def compute(options: argparse.Namespace) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The correlations and the accuracies."""
+def compute(options: argparse.Namespace) -> tables_page.Frames:
+    """The correlations, the accuracies, and the ratios of |Σg| to Σ|g|."""
     models: list[Path | None] = options.model or [None]
     count, work = (20, None) if options.quick else (options.count, options.work)
     loaded = [verb_number.load(folder) for folder in models]
-    found = [*published(), *verb_records(models, loaded, options.data, count, work)]
+    found, noise = verb_records(models, loaded, options.data, count, work)
     accuracy = list(accuracy_records(loaded, options.data, count))
-    if options.sst2 is not None:
-        table, classifier = sst2_records(options.sst2, options.sst2_data, 20 if options.quick else 100)
-        found += table
-        accuracy.append(classifier)
-    return frame_of(found), pd.DataFrame(accuracy)
+    if options.sst2:
+        parts = zip((found, accuracy, noise), sst2_records(options.sst2, options.sst2_data, count, work), strict=True)
+        found, accuracy, noise = (own + more for own, more in parts)
+    return frame_of([*published(), *found]), pd.DataFrame(accuracy), pd.DataFrame(noise)
 
 
 def frame_of(found: list[dict[str, Any]]) -> pd.DataFrame:
@@ -326,17 +366,18 @@ def main(arguments: list[str] | None = None) -> str:
             tables_page.write_saturation(options.docs, found)
         return ""
     try:
-        found, accuracy = tables_page.read(options.docs) if options.redraw else compute(options)
+        frames = tables_page.read(options.docs) if options.redraw else compute(options)
     except AttnFlowError as error:
         print(error)
         return ""
-    text = tables_page.short_table(found)
+    text = tables_page.short_table(frames[0])
     print(text)
-    print(accuracy.to_string(index=False))
+    for frame in frames[1:]:
+        print(frame.to_string(index=False))
     if options.redraw:
         tables_page.draw(options.docs)
     elif options.data is not None and not options.quick:
-        tables_page.write(options.docs, found, accuracy)
+        tables_page.write(options.docs, frames)
         tables_page.draw(options.docs)
         if options.figures:
             figures((options.model or [None])[0], options.docs / "images")

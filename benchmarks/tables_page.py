@@ -13,26 +13,27 @@ from report import insert, markdown, save, stays
 
 METHODS = ("raw", "rollout", "flow")
 PAPER, SEEDS = "paper", "seeds"
-# Table 1 is the one that the figure and the short table show.
-TABLE, REFERENCE = "Table 1", "blank-out"
+# The tables that the figure and the short table show, with what attention is compared with.
+TABLES = {"Table 1": "blank-out", "Table 2": "Σ abs(gradient)"}
+NUMBERS = ("correlations", "accuracy", "noise")
+Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
 SETS = {"test": "test sentences (hard)", "valid": "natural sentences", "grammar": "the package's own grammar"}
 SHADES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 COLOURS = {"test": "#0072b2", "valid": "#d55e00", "grammar": "#009e73"}
 
 
-def read(docs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The recorded correlations and accuracies."""
-    correlations, accuracy = (
-        pd.read_csv(docs / "data" / f"reproduction-{name}.csv") for name in ("correlations", "accuracy")
-    )
-    return correlations, accuracy
+def read(docs: Path) -> Frames:
+    """The recorded correlations, accuracies and ratios of |Σg| to Σ|g|."""
+    correlations, accuracy, noise = (pd.read_csv(docs / "data" / f"reproduction-{name}.csv") for name in NUMBERS)
+    return correlations, accuracy, noise
 
 
-def write(docs: Path, correlations: pd.DataFrame, accuracy: pd.DataFrame) -> None:
-    """Write both CSV files, with four digits."""
+def write(docs: Path, frames: Frames) -> None:
+    """Write the CSV files with four digits; the ratios, which are far below 1, with two that count."""
     (docs / "data").mkdir(parents=True, exist_ok=True)
-    for name, frame in (("correlations", correlations), ("accuracy", accuracy)):
-        frame.to_csv(docs / "data" / f"reproduction-{name}.csv", index=False, float_format="%.4f")
+    for name, frame in zip(NUMBERS, frames, strict=True):
+        digits = "%.1e" if name == "noise" else "%.4f"
+        frame.to_csv(docs / "data" / f"reproduction-{name}.csv", index=False, float_format=digits)
 
 
 def write_saturation(docs: Path, found: pd.DataFrame) -> None:
@@ -45,13 +46,14 @@ def write_saturation(docs: Path, found: pd.DataFrame) -> None:
 
 def draw(docs: Path) -> None:
     """Draw the figures from the CSV files and put the first on the page, with the short table below it."""
-    correlations, accuracy = read(docs)
+    correlations, accuracy, _ = read(docs)
     save(layer_curves(correlations), docs / "images" / "reproduction.svg")
     save(by_attractors(accuracy), docs / "images" / "reproduction-accuracy.svg")
     depth = docs / "data" / "reproduction-saturation.csv"
     if depth.is_file():
         save(by_depth(pd.read_csv(depth)), docs / "images" / "reproduction-saturation.svg")
-    picture = f"![Correlation with {REFERENCE} by layer, for raw attention, rollout and flow](images/reproduction.svg)"
+    against = " and ".join(TABLES.values())
+    picture = f"![Correlation with {against} by layer, for raw attention, rollout and flow](images/reproduction.svg)"
     insert(docs / "reproduction.md", "figure", picture)
     insert(docs / "reproduction.md", "tables", short_table(correlations))
 
@@ -97,49 +99,67 @@ def by_depth(saturation: pd.DataFrame) -> Any:
     return figure
 
 
-def _as_published(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The rows of Table 1 that were computed as the paper did, and the sets of sentences among them."""
-    rows = frame[frame["table"] == TABLE]
+def _leading(frame: pd.DataFrame, table: str) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of a table's leading variant and of the paper, and the sets of sentences among them."""
+    rows = frame[frame["table"] == table]
     rows = rows[(rows["model"] == PAPER) | (rows["variant"] == rows["variant"].dropna().iloc[0])]
     return rows, [name for name in SETS if name in set(rows["set"])]
 
 
+def _shown(frame: pd.DataFrame) -> list[str]:
+    """The tables of which something was computed."""
+    return [t for t in TABLES if (frame["table"].eq(t) & frame["model"].ne(PAPER)).any()]
+
+
 def layer_curves(correlations: pd.DataFrame) -> Any:
-    """One panel for each method: the paper's curve dashed, ours as the mean of the seeds in their range."""
+    """A row of panels for each table, one for each method: the paper dashed, ours as the mean of the seeds in their
+    range."""
     from matplotlib.figure import Figure
 
-    rows, sets = _as_published(correlations)
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    panels = figure.subplots(1, len(METHODS), sharey=True)
-    for panel, method in zip(panels, METHODS, strict=True):
-        of_method = rows[rows["method"] == method]
-        paper = of_method[of_method["model"] == PAPER]
-        panel.plot(paper["layer"], paper["mean"], "k--", label="paper")
-        for name in sets:
-            ours = of_method[(of_method["set"] == name) & (of_method["model"] != SEEDS)].groupby("layer")["mean"]
-            colour = COLOURS[name]
-            panel.plot(ours.mean(), color=colour, marker="o", markersize=3, label=SETS[name])
-            panel.fill_between(ours.mean().index, ours.min(), ours.max(), color=colour, alpha=0.2, linewidth=0)
-        panel.axhline(0, color="0.8", linewidth=0.8, zorder=0)
-        panel.set(title=method, xlabel="layer", xticks=sorted(set(of_method["layer"])))
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel(f"Spearman correlation\nwith {REFERENCE}")
-    panels[0].legend(frameon=False, fontsize="small")
+    tables = _shown(correlations)
+    figure = Figure(figsize=(9, 2.9 * len(tables)), layout="constrained")
+    grid = figure.subplots(len(tables), len(METHODS), sharex=True, sharey=True, squeeze=False)
+    for table, panels in zip(tables, grid, strict=True):
+        for panel, method in zip(panels, METHODS, strict=True):
+            _curves(panel, correlations, table, method)
+        panels[0].set_ylabel(f"Spearman correlation\nwith {TABLES[table]}")
+    for panel, method in zip(grid[0], METHODS, strict=True):
+        panel.set_title(method)
+    for panel in grid[-1]:
+        panel.set_xlabel("layer")
+    grid[0][0].legend(frameon=False, fontsize="small")
     return figure
+
+
+def _curves(panel: Any, correlations: pd.DataFrame, table: str, method: str) -> None:
+    rows, sets = _leading(correlations, table)
+    of_method = rows[rows["method"] == method]
+    paper = of_method[of_method["model"] == PAPER]
+    panel.plot(paper["layer"], paper["mean"], "k--", label="paper")
+    for name in sets:
+        ours = of_method[(of_method["set"] == name) & (of_method["model"] != SEEDS)].groupby("layer")["mean"]
+        colour = COLOURS[name]
+        panel.plot(ours.mean(), color=colour, marker="o", markersize=3, label=SETS[name])
+        panel.fill_between(ours.mean().index, ours.min(), ours.max(), color=colour, alpha=0.2, linewidth=0)
+    panel.axhline(0, color="0.8", linewidth=0.8, zorder=0)
+    panel.set_xticks(sorted(set(of_method["layer"])))
+    panel.spines[["top", "right"]].set_visible(False)
 
 
 def short_table(correlations: pd.DataFrame) -> str:
     """The first and the last layer of every method, and the middle one of flow: the paper's figure and ours."""
-    rows, sets = _as_published(correlations)
-    last = int(rows.loc[rows["model"] != PAPER, "layer"].max())
-    lines = []
-    for method in METHODS:
-        for layer in sorted({0, last} | ({last // 2 + 1} if method == "flow" else set())):
-            found = rows[(rows["method"] == method) & (rows["layer"] == layer)]
-            paper = found[found["model"] == PAPER]["mean"]
-            ours = (_of_seeds(found[found["set"] == name], *paper) for name in sets)
-            lines.append([method, layer, *(f"{mean:.2f}" for mean in paper), *ours])
-    return markdown(["method", "layer", "paper", *(SETS[name] for name in sets)], lines)
+    lines: list[list[object]] = []
+    sets: list[str] = []
+    for table in _shown(correlations):
+        rows, sets = _leading(correlations, table)
+        last = int(rows.loc[rows["model"] != PAPER, "layer"].max())
+        for method in METHODS:
+            for layer in sorted({0, last} | ({last // 2 + 1} if method == "flow" else set())):
+                found = rows[(rows["method"] == method) & (rows["layer"] == layer)]
+                paper = found[found["model"] == PAPER]["mean"]
+                ours = (_of_seeds(found[found["set"] == name], *paper) for name in sets)
+                lines.append([TABLES[table], method, layer, *(f"{mean:.2f}" for mean in paper), *ours])
+    return markdown(["compared with", "method", "layer", "paper", *(SETS[name] for name in sets)], lines)
 
 
 def _of_seeds(rows: pd.DataFrame, paper: float = float("nan")) -> str:

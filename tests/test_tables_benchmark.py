@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
+import types
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 DOCS = FOLDER.parent / "docs"
@@ -33,7 +36,7 @@ def test_the_docs_page_is_drawn_from_its_csv_file(load, tmp_path):
 
 def test_the_figures_show_the_recorded_numbers(load):
     page = load("tables_page")
-    _, accuracy = page.read(DOCS)
+    _, accuracy, _ = page.read(DOCS)
     test, natural = page.by_attractors(accuracy).axes
     rows = accuracy[(accuracy["set"] == "test") & (accuracy["model"] == "seed 1") & (accuracy["attractors"] != "all")]
     assert list(test.containers[1].lines[0].get_ydata()) == rows["accuracy"].tolist()
@@ -55,7 +58,7 @@ def test_cells_tell_the_distance_in_spreads(load):
 
 def test_the_recorded_rows_hold_the_papers_values(load):
     tables, page = load("tables"), load("tables_page")
-    frame, _ = page.read(DOCS)
+    frame, _, _ = page.read(DOCS)
     recorded = frame[frame["model"] == "paper"].to_dict("records")
     found = list(tables.published())
     assert len(found) == len(recorded)
@@ -65,20 +68,85 @@ def test_the_recorded_rows_hold_the_papers_values(load):
 
 def test_records_mean_spread_and_seeds_by_hand(load, tmp_path):
     tables, page = load("tables"), load("tables_page")
-    first = [v for v in tables.VARIANTS if v.table == "Table 1"]
+    every = [v for v in tables.VARIANTS if v.table == "Table 1"]
+    lead = [v for v in tables.MAIN if v.table == "Table 1"]
+    assert [v.reference for v in every if v not in lead] == ["delete", "predicted"]
     other = np.array([[0.0, 1.0], [0.5, np.nan]])  # [sentences, layers]
-    runs = [{(v, m): values for v in first for m in tables.METHODS} for values in (np.ones((2, 2)), other)]
+    runs = [
+        {(v, m): values for v in variants for m in tables.METHODS}
+        for variants, values in ((every, np.ones((2, 2))), (lead, other))
+    ]
     rows = list(tables.records("Table 1", "test", runs, ["seed 0", "seed 1"], tables.VARIANTS))
-    assert len(rows) == 3 * 2 * (3 + len(first) - 1)  # the first variant has two models and their mean
-    flow = [r for r in rows if r["method"] == "flow" and r["variant"] == first[0].name and r["layer"] == 0]
+    # Three methods, two layers: two seeds and their mean of the leading variants, one seed of the others.
+    assert len(rows) == 3 * 2 * (3 * len(lead) + len(every) - len(lead))
+    flow = [r for r in rows if r["method"] == "flow" and r["variant"] == every[0].name and r["layer"] == 0]
     assert [(r["model"], r["mean"]) for r in flow] == [("seed 0", 1.0), ("seed 1", 0.25), ("seeds", 0.625)]
     assert flow[2]["std"] == pytest.approx(0.75 / np.sqrt(2))
-    assert [r["missing"] for r in rows if r["model"] == "seed 1" and r["method"] == "raw"] == [0, 1]
+    raw = [r for r in rows if r["model"] == "seed 1" and r["method"] == "raw" and r["variant"] == every[0].name]
+    assert [r["missing"] for r in raw] == [0, 1]
+    apart = tables.records("Table 1", "test", runs, ["a", "b"], tables.VARIANTS, seeds=False)
+    assert {r["model"] for r in apart} == {"a", "b"}  # classifiers are no seeds of one model
     frame = tables.frame_of([*tables.published(), *rows])
-    page.write(tmp_path, frame, frame[["mean"]])
-    again, _ = page.read(tmp_path)
+    noise = pd.DataFrame({"set": ["test"], "ratio": [1.23e-8]})
+    page.write(tmp_path, (frame, frame[["mean"]], noise))
+    again, _, ratios = page.read(tmp_path)
+    assert ratios["ratio"].tolist() == [1.2e-8]
     assert page.short_table(again) == page.short_table(frame)
-    assert "| flow | 0 | 0.32 | 0.62 ± 0.53 (+0.6) |" in page.short_table(frame)
+    assert "| blank-out | flow | 0 | 0.32 | 0.62 ± 0.53 (+0.6) |" in page.short_table(frame)
+    assert len(page.layer_curves(frame).axes) == 3  # nothing of Table 2 was computed
+
+
+def test_the_sum_of_the_gradient_is_rounding_error_and_its_size_is_not(load):
+    tables = load("tables")
+    from attnflow.probes import grammar, verb_number
+
+    model, tokenizer = verb_number.load()
+    texts = [(e.prefix, int(model.config.label2id[e.label])) for e in grammar.sentences(3)]
+    two = tuple(v for v in tables.VARIANTS if v.reference in ("abs_sum", "paper") and v.special)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the demonstration is labelled, and does not warn
+        found = tables.correlations(model, tokenizer, texts, two)
+    (noise,) = tables.noise_records("grammar", [found], ["seed 0"])
+    assert noise["n"] == 3 and 0 < noise["median"] <= noise["largest"] < 1e-6
+    assert {v.table for v, _ in found} == {"Table 2", "noise"} and two[0] == tables.MAIN[3]
+
+
+def test_a_run_that_was_stopped_goes_on_with_what_was_kept(load, monkeypatch, tmp_path):
+    tables = load("tables")
+    lead = tables.MAIN[:1]
+    found = {(lead[0], m): np.full((2, 6), 0.5) for m in tables.METHODS} | {tables.RATIO: np.full((2, 1), 1e-8)}
+    asked = []
+    monkeypatch.setattr(tables, "correlations", lambda *given: asked.append(given) or found)
+    for _ in range(2):
+        again = tables.kept(tmp_path, None, [("a text", 0)], (None, None), lead)
+        assert {key: values.tolist() for key, values in again.items()} == {k: v.tolist() for k, v in found.items()}
+    assert len(asked) == 1
+
+
+def test_classifiers_without_sentences_say_what_is_missing(load, capsys):
+    with pytest.raises(SystemExit):
+        load("tables").options_of(["--sst2", "a", "--sst2", "b"])
+    assert "--sst2 names a classifier and --sst2-data no sentences" in capsys.readouterr().err
+
+
+def test_table_3_takes_several_classifiers(load, monkeypatch, tmp_path):
+    tables = load("tables")
+    file = tmp_path / "test.tsv"
+    file.write_text("sentence\tlabel\na fine film\t1\na dull film\t0\n")
+
+    class Fine:
+        """Says 1 of every text."""
+
+        def __call__(self, **_):
+            return types.SimpleNamespace(logits=torch.tensor([[0.0, 1.0]]))
+
+    values = {(v, m): np.zeros((2, 2)) for v in tables.VARIANTS_3 for m in tables.METHODS}
+    monkeypatch.setattr("attnflow.models.loading.load", lambda _: (Fine(), lambda *a, **k: {}))
+    monkeypatch.setattr(tables, "correlations", lambda *given: values | {tables.RATIO: np.full((2, 1), 1e-8)})
+    found, accuracy, noise = tables.sst2_records([Path("x/one"), Path("x/two")], file, 2, None)
+    assert [(a["model"], a["n"], a["accuracy"]) for a in accuracy] == [("one", 2, 0.5), ("two", 2, 0.5)]
+    assert {r["model"] for r in found} == {"one", "two"} and len(found) == 2 * 3 * 2 * len(tables.VARIANTS_3)
+    assert found[0]["variant"] == "CLS row, Σ abs(gradient)" and [n["model"] for n in noise] == ["one", "two"]
 
 
 def test_the_figure_of_the_probes_is_drawn_from_its_csv_files(load, tmp_path):

@@ -92,7 +92,9 @@ def test_training_learns_the_grammar_goes_on_where_it_stopped_and_makes_the_tabl
     assert reached > 0.6 and (tmp_path / "model.safetensors").is_file()
     assert train_verb_number.main(arguments) == reached
     text = tables.main(["--quick", "--model", str(tmp_path)])
-    assert text.startswith("| method | layer | paper |") and "| rollout | 0 | 0.32 | " in text
+    assert (
+        text.startswith("| compared with | method | layer | paper |") and "| blank-out | rollout | 0 | 0.32 | " in text
+    )
 
 
 def test_the_tables_without_a_model_say_what_to_do(benchmarks, tmp_path, capsys):
