@@ -122,7 +122,8 @@ def _behind(words: list[str], verb: int) -> str:
 
 
 def _linzen(words: list[str], mark: list[str], path: Path, line: int) -> VerbExample:
-    if len(mark) < 4 or not mark[0].isdigit() or int(mark[0]) >= len(words) or not _same(words[int(mark[0])], mark[1]):
+    whole = len(mark) >= 4 and mark[0].isdigit() and mark[3].isdigit()
+    if not whole or int(mark[0]) >= len(words) or not _same(words[int(mark[0])], mark[1]):
         raise InputError(
             f"{path} line {line} says {' '.join(mark)!r} (position, right form, wrong form, attractors), which does "
             f"not fit the sentence {' '.join(words[:12])!r}."
@@ -165,10 +166,12 @@ def read_tab(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
 
 def _from_forms(first: Mapping[str, str], second: Mapping[str, str], where: str) -> VerbExample:
     forms = {row["class"]: row["form"] for row in (first, second)}
-    if set(forms) != {"correct", "wrong"} or first["correct_number"] not in NUMBERS:
+    known = first["correct_number"] in NUMBERS and first["n_attr"].isdigit()
+    if set(forms) != {"correct", "wrong"} or not known:
         raise InputError(
-            f"{where}: the class of the two forms is {first['class']!r} and {second['class']!r} and the number "
-            f"{first['correct_number']!r}; one correct, one wrong, and sing or plur are needed."
+            f"{where}: the class of the two forms is {first['class']!r} and {second['class']!r}, the number "
+            f"{first['correct_number']!r} and n_attr {first['n_attr']!r}; one correct, one wrong, sing or plur, and a "
+            "whole number are needed."
         )
     prefix = first["prefix"].split()
     return VerbExample(

@@ -22,9 +22,10 @@ def test_linzen_files_that_do_not_fit_are_errors(tmp_path):
     (tmp_path / "a.text").write_text("the key is here\n")
     with pytest.raises(AttnFlowError, match=r"a\.gold is not there"):
         read(tmp_path / "a.text")
-    (tmp_path / "a.gold").write_text("1\tis\tare\t0\n")
-    with pytest.raises(AttnFlowError, match="line 1 says"):
-        read(tmp_path / "a.text")
+    for mark in ("1\tis\tare\t0", "2\tis\tare\tmany", "2\tis\tare", "x\tis\tare\t0"):
+        (tmp_path / "a.gold").write_text(mark + "\n")
+        with pytest.raises(AttnFlowError, match="line 1 says"):
+            read(tmp_path / "a.text")
     (tmp_path / "a.gold").write_text("")
     with pytest.raises(AttnFlowError, match="1 lines and"):
         read(tmp_path / "a.text")
@@ -60,6 +61,7 @@ def test_gulordavas_tables_that_do_not_fit_are_errors(tmp_path):
         (tab(tab_row("are", "correct")), "one form alone for 1 sentences"),
         (tab(tab_row("are", "correct"), tab_row("is", "correct")), "line 3: the class of the two forms is 'correct'"),
         (tab(tab_row("are", "correct", number="dual"), tab_row("is", "wrong")), "the number 'dual'"),
+        (tab(tab_row("are", "correct"), tab_row("is", "wrong")).replace("\t1\tFalse", "\tx\tFalse"), "n_attr 'x'"),
     ]:
         file.write_text(text)
         with pytest.raises(AttnFlowError, match=message):
