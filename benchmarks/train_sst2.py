@@ -34,6 +34,15 @@ def minilm() -> str | None:
     return next((str(p.parent) for p in Path(found.origin).parent.rglob("config.json")), None)
 
 
+def folder_of(base: str) -> str:
+    """The folder of the two bases that come in packages; any other name is one of the hub, or a folder already."""
+    if base == "distilbert":
+        folder = tempfile.mkdtemp()
+        distilbert(Path(folder))
+        return folder
+    return (minilm() or base) if base == "minilm" else base
+
+
 def read(path: Path, limit: int | None = None) -> list[tuple[str, str]]:
     """(text, label) of every line; a first line of titles is left out."""
     rows = [line.rsplit("\t", 1) for line in path.read_text(encoding="utf-8").split("\n") if line]
@@ -86,7 +95,7 @@ def main(arguments: list[str] | None = None) -> float:
     parse.add_argument(
         "--quick", action="store_true", help="64 made-up sentences, the top layer alone, a folder that is thrown away"
     )
-    parse.add_argument("--base", default=minilm() or "distilbert-base-uncased")
+    parse.add_argument("--base", default="minilm" if minilm() else "distilbert-base-uncased")
     parse.add_argument("--limit", type=int, default=20_000)
     parse.add_argument("--epochs", type=int, default=1)
     parse.add_argument("--freeze", type=int, default=0, help="keep embeddings and this many of the lowest layers")
@@ -100,9 +109,7 @@ def main(arguments: list[str] | None = None) -> float:
     if options.data is None or options.out is None:
         parse.error("--data and --out are needed")
     base = options.base
-    if options.base == "distilbert":
-        options.base = tempfile.mkdtemp()
-        distilbert(Path(options.base))
+    options.base = folder_of(base)
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     tokenizer = AutoTokenizer.from_pretrained(options.base)
