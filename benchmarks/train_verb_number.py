@@ -5,7 +5,7 @@
 
 The data folder holds train.tsv.gz and valid.tsv.gz (columns prefix, label, …) and vocab.txt. Without one, the model is
 trained on sentences of the package's own grammar. A run that was stopped goes on from its last epoch; the best
-epoch by validation accuracy is saved. ``--keep-every N`` keeps the model after every N steps as well, in folders
+epoch by validation accuracy is saved. ``--keep-every N`` keeps the model before and after every N steps, in folders
 step-000N that benchmarks/training_curve.py reads. ``--recipe authors`` trains as the authors' repository suggests
 (Reflect, small_gpt_v9 and cosinerestart_fast). ``--quick`` trains a small model in seconds, to check that everything
 is in place.
@@ -224,6 +224,8 @@ def main(arguments: list[str] | None = None) -> float:
     options = options_of(arguments)
     torch.set_num_threads(options.threads)
     run = Run(options)
+    if options.keep_every and run.state["step"] == 0:
+        run.save(options.out / "step-000000")
     while run.state["epoch"] < options.epochs:
         run.epoch()
         run.keep()

@@ -102,9 +102,9 @@ def test_models_are_kept_on_the_way_and_measured(load, tmp_path, capsys):
     facts = json.loads((out / "training.json").read_text())
     assert facts["recipe"] == "ours" and facts["batch"] == 64
     curve = load("training_curve")
-    assert [seen for seen, _ in curve.checkpoints(out)] == [640, 1280, 1920]
+    assert [seen for seen, _ in curve.checkpoints(out)] == [0, 640, 1280, 1920]
     frame = curve.main(["--quick", "--run", str(out)])
-    assert len(frame) == 3 * 2 * 3 and set(frame["layer"]) == {1} and frame["mean"].between(-1, 1).all()
+    assert len(frame) == 4 * 2 * 3 and set(frame["layer"]) == {1} and frame["mean"].between(-1, 1).all()
     left, right = curve.curves(frame).axes
     rollout = frame[(frame["table"] == "Table 2") & (frame["method"] == "rollout")]
     assert rollout["mean"].tolist() in [list(line.get_ydata()) for line in right.lines] and len(left.lines) >= 3
