@@ -93,7 +93,7 @@ def test_records_mean_spread_and_seeds_by_hand(load, tmp_path):
     again, _, ratios = page.read(tmp_path)
     assert ratios["ratio"].tolist() == [1.2e-8]
     assert page.short_table(again) == page.short_table(frame)
-    assert "| blank-out | flow | 0 | 0.32 | 0.62 ± 0.53 (+0.6) |" in page.short_table(frame)
+    assert "| blank-out | rollout | 0 | 0.32 | 0.62 ± 0.53 (+0.6) |" in page.short_table(frame)
     assert len(page.layer_curves(frame).axes) == 3  # nothing of Table 2 was computed
 
 
