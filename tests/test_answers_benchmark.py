@@ -73,6 +73,14 @@ def test_a_model_that_was_not_run_stays_as_recorded(module, monkeypatch, tmp_pat
     bench = module("edges_compare")
     monkeypatch.setattr(bench, "CSV", tmp_path / "edges.csv")
     monkeypatch.setattr(bench, "redraw", lambda: None)
-    for model, mean in (("SmolLM2", 0.1), ("MiniLM", 0.2), ("SmolLM2", 0.3)):
-        bench.write(pd.DataFrame({"model": [model], "mean": [mean]}))
-    assert pd.read_csv(tmp_path / "edges.csv").to_numpy().tolist() == [["MiniLM", 0.2], ["SmolLM2", 0.3]]
+    runs = (("SmolLM2", "norm", 0.1), ("MiniLM", "alti", 0.2), ("SmolLM2", "attention", 0.4), ("SmolLM2", "norm", 0.3))
+    for model, edges, mean in runs:
+        bench.write(pd.DataFrame({"model": [model], "edges": [edges], "mean": [mean]}))
+    found = pd.read_csv(tmp_path / "edges.csv").to_numpy().tolist()
+    assert found == [["MiniLM", "alti", 0.2], ["SmolLM2", "attention", 0.4], ["SmolLM2", "norm", 0.3]]
+
+
+def test_edges_with_fewer_sentences_are_named(module):
+    said = module("edges_compare").said
+    assert said("MiniLM", pd.Series({"attention": 500, "norm": 120})) == "MiniLM 500 (norm 120)"
+    assert said("MiniLM", pd.Series({"attention": 500, "norm": 500})) == "MiniLM 500"

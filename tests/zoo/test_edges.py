@@ -23,7 +23,7 @@ def test_more_inputs_than_outputs_outside_the_layers():
     """Four queries of Kosmos-2 read 21 inputs, without a residual: no parts, but values of zero."""
     report = check_edges(build("kosmos-2"))
     assert report.parts is None and "no addition to the residual stream after attention" in report.parts_reason
-    assert report.zeroed == 0 and report.layers == 5
+    assert report.zeroed is not None and report.zeroed < 1e-6 and report.layers == 5
 
 
 def test_the_first_of_several_sequences():
