@@ -140,3 +140,12 @@ def test_spared_or_not_the_edges_are_the_same(name: str, spared: bool, monkeypat
 
 def test_the_size_of_the_probes_is_far_above_what_a_norm_adds():
     assert products.LARGE**2 * 1e-12 > 1e-7
+
+
+def test_a_trial_is_judged_by_what_changes():
+    """An output of 1,000 and a change of 0.05: half of the change is 0.00003 of the output, and wrong all the same."""
+    whole = torch.tensor([[[1000.0, 0.0], [1.0, 0.0]]])
+    change = torch.tensor([[[0.0, 0.0], [0.05, 0.0]]])
+    trial = replay.Trial(0, whole, whole - change)
+    assert trial.passed(whole - change) and trial.passed(whole - change * 1.001)
+    assert not trial.passed(whole - change / 2) and not trial.passed(torch.empty(0))
