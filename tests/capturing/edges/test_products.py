@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.pytorch_utils import Conv1D
 
 from attnflow.capturing.capture import capture
-from attnflow.capturing.edges import products, replay
+from attnflow.capturing.edges import replay
 from attnflow.capturing.edges.products import NormedMaps, Ran, matrix_of, norm_of, normed_maps, noted, remembered
 from tests.capturing import tiny
 
@@ -136,10 +136,6 @@ def test_spared_or_not_the_edges_are_the_same(name: str, spared: bool, monkeypat
     pairs = [(mine[b], plain[b]) for b in ("encoder", "decoder", "cross")] if name == "t5" else [(mine, plain)]
     for one, other in pairs:
         assert np.allclose(one.weights, other.weights, atol=1e-5)
-
-
-def test_the_size_of_the_probes_is_far_above_what_a_norm_adds():
-    assert products.LARGE**2 * 1e-12 > 1e-7
 
 
 def test_a_trial_is_judged_by_what_changes():
