@@ -56,6 +56,20 @@ def count_of(fractions: Floats, units: int) -> npt.NDArray[np.int64]:
     return np.ceil(np.asarray(fractions) * units - 1e-9).astype(np.int64)
 
 
+def steps_of(steps: int, units: int) -> npt.NDArray[np.int64]:
+    """How many units are gone, or have come, after each step of a curve: rounded up from the nearer end.
+
+    So the counts are the same from either end, and what is left after one step is what has come after another: where
+    one order is the reverse of another, deletion by one and insertion by the other run the same texts.
+
+    >>> steps_of(4, 10).tolist()
+    [0, 3, 5, 7, 10]
+    """
+    share = np.linspace(0, 1, steps + 1)
+    half = share <= 0.5
+    return np.unique(np.where(half, count_of(share, units), units - count_of(1 - share, units)))
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """The scores of one method for one example, with what a measure needs to judge them.

@@ -6,7 +6,7 @@ al.'s code sums five bins and divides by six; here it is five.)
 
 Curves are those of Petsiuk et al. (2018), for texts. Deletion starts from the text and blanks units, best first;
 insertion starts from a text of blanks and puts them back. The x axis is the share of units that went or came, from 0 to
-1, in steps of one tenth by default (rounded up to whole units). The area is by the trapezoid rule.
+1, in steps of one tenth by default (rounded up to whole units from the nearer end). The area is by the trapezoid rule.
 
 Agreement with leaving one out is Kendall's τ-b between the scores and what the model loses without each unit.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnflow.correlation import coefficients, is_constant
-from attnflow.faithfulness.case import Case, Floats, count_of, orders, top
+from attnflow.faithfulness.case import Case, Floats, count_of, orders, steps_of, top
 
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
 
@@ -59,7 +59,7 @@ def insertion_curve(case: Case) -> tuple[Floats, Floats]:
 
 def _curve(case: Case, going: bool) -> tuple[Floats, Floats]:
     units = len(case.scores)
-    counts = np.unique(count_of(np.linspace(0, 1, case.steps + 1), units))
+    counts = steps_of(case.steps, units)
     best = top(case.orders, counts)
     values = case.variants.values(case.blank, ~best if going else best)
     return counts / units, values.reshape(-1, len(counts)).mean(0)

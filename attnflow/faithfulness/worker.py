@@ -30,14 +30,18 @@ from attnflow.scoring.registry import MethodCall
 RADIUS = 0.1  # of the noise of max-sensitivity, in deviations of the embeddings
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Entry:
-    """One line of the league: the scores ``[units]`` of a method at one of its layers; None for the random ranking."""
+    """One line of the league: the scores ``[units]`` of a method at one of its layers; None for the random ranking.
+
+    ``counted``: how many of them are judged and how many are equal, once that was asked.
+    """
 
     method: str
     layer: int | None
     scores: Floats
     call: MethodCall | None = None
+    counted: tuple[int, float] | None = None
 
     @property
     def is_blankout(self) -> bool:
@@ -144,11 +148,18 @@ class Judge:
 
     def record(self, entry: Entry, measure: str, kind: str | None, value: float, drawn: float) -> dict[str, Any]:
         """One number, the same for the first draw alone, and the share of ties among the scores that it judges."""
-        scores = entry.scores[self.variants.units]
+        count, ties = self._counted(entry)
         return {
             "method": entry.method, "layer": entry.layer, "measure": measure, "kind": kind, "value": value,
-            "drawn": drawn, "n": len(scores), "ties": tie_share(scores[~np.isnan(scores)]),
+            "drawn": drawn, "n": count, "ties": ties,
         }  # fmt: skip
+
+    def _counted(self, entry: Entry) -> tuple[int, float]:
+        """(units, share of ties among their scores), the same for every measure."""
+        if entry.counted is None:
+            scores = entry.scores[self.variants.units]
+            entry.counted = (len(scores), tie_share(scores[~np.isnan(scores)]))
+        return entry.counted
 
     def survival(self, entries: list[Entry], copies: Randomised) -> Iterator[dict[str, Any]]:
         """The rank correlation of the scores with those of the same method on weights that are random."""

@@ -10,8 +10,8 @@ import torch
 
 from attnflow import blankout, demo, faithfulness, flow, raw, rollout
 from attnflow.errors import AttnFlowError, InputError, SelectionError, ShapeError
-from attnflow.faithfulness.case import Case, orders
-from attnflow.faithfulness.erasure import area, deletion_curve
+from attnflow.faithfulness.case import Case, orders, steps_of
+from attnflow.faithfulness.erasure import area, deletion_curve, insertion_curve
 from attnflow.faithfulness.randomise import Randomised, groups_of
 from attnflow.faithfulness.registry import MEASURES
 from attnflow.faithfulness.soft import probabilities
@@ -86,7 +86,8 @@ def one_at_a_time(model, tok, text, scores, blank, going):
     target = int(model(ids[None]).logits[0].argmax())
     n, out = len(order), []
     for step in range(11):
-        k = int(np.ceil(step / 10 * n - 1e-9))
+        near = int(np.ceil(min(step, 10 - step) / 10 * n - 1e-9))
+        k = near if step <= 5 else n - near
         gone = order[:k] if going else order[k:]
         changed = ids.clone()
         if blank == "delete":
@@ -106,8 +107,7 @@ def test_curves_equal_a_loop_of_one_text_at_a_time(kind, blank):
     scores = np.random.default_rng(1).random(14)
     x, y = faithfulness.curve(model, tok, text, scores, kind=kind, blank=blank)
     naive = one_at_a_time(model, tok, text, scores, blank, kind == "deletion")
-    points = np.unique(np.ceil(np.arange(11) / 10 * 12 - 1e-9)) / 12
-    np.testing.assert_allclose(x, points)
+    np.testing.assert_allclose(x, np.array([0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12]) / 12)
     np.testing.assert_allclose(y, naive, atol=1e-6)
     found = faithfulness.measure(model, tok, text, scores, measures=kind, blank=blank)["value"].iloc[0]
     assert found == pytest.approx(sum((a + b) / 2 * (q - p) for a, b, p, q in zip(y, y[1:], x, x[1:], strict=False)))
@@ -283,3 +283,17 @@ def test_deletion_curve_of_draws_is_their_mean():
     _, together = deletion_curve(case)
     apart = [deletion_curve(replace(case, scores=-np.argsort(order).astype(float)))[1] for order in case.orders]
     np.testing.assert_allclose(together, np.mean(apart, 0), atol=1e-9)
+
+
+@pytest.mark.parametrize("units", [2, 3, 9, 10, 23])
+def test_steps_of_a_curve_are_the_same_from_either_end(units):
+    """So a constant score, whose draws are reversed in pairs, needs no text for insertion that deletion has not run."""
+    counts = steps_of(10, units)
+    assert counts[0] == 0 and counts[-1] == units and (np.diff(counts) > 0).all()
+    assert set(units - counts) - set(counts) <= {units // 2}  # half of an odd number is rounded up from both ends
+    held = variants(tiny("bert"), tokenizer(), " ".join(WORDS[:10]))
+    case = Case(np.zeros(10), held, tokenizer().mask_token_id, draws=10)
+    deletion_curve(case)
+    ran = held.ran
+    insertion_curve(case)
+    assert held.ran == ran
