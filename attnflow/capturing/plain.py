@@ -116,15 +116,23 @@ def attention(
     kept = reduction.buffer(batch, heads, rows, keys, query.device) if reduction is not None else None
     out = query.new_empty(batch, rows, heads, value.shape[-1])
     values = value.reshape(batch * groups, keys, value.shape[-1])
+    size = block_rows(query, key, block)
+    straight = kept is not None and _as_kept(kept, query, _plan(mask, rows, keys, size, plans))
     # One piece of memory for all blocks stays in the processor's cache.
-    room = query.new_empty(batch * heads * min(block_rows(query, key, block), rows) * keys)
+    room = kept.view(-1) if kept is not None and straight else query.new_empty(batch * heads * min(size, rows) * keys)
     for start, stop, first, last, weights in blocks(query, key, mask, scaling, block, plans, room):
         n = stop - start
-        if kept is not None and reduction is not None:
+        if kept is not None and reduction is not None and not straight:
             reduction.put(kept, weights, start, first)
         mixed = torch.bmm(weights.view(batch * groups, -1, last - first), values[:, first:last])
         out[:, start:stop] = mixed.view(batch, heads, n, -1).transpose(1, 2)
     return out, kept
+
+
+def _as_kept(kept: torch.Tensor, query: torch.Tensor, steps: list[Step]) -> bool:
+    """True if one block has all weights in the form in which they are kept, so that they may be computed there."""
+    alike = (kept.ndim, kept.dtype, kept.device) == (4, query.dtype, query.device)
+    return alike and len(steps) == 1 and steps[0][2:4] == (0, kept.shape[-1])
 
 
 def blocks(

@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -96,18 +96,19 @@ def prepared(
 
 
 def _switch(model: nn.Module, session: Session, stack: ExitStack, eager: bool, hooks: bool, dropout: bool) -> None:
-    stack.enter_context(_same_parts(model))
+    found = configs(model)
+    stack.enter_context(_same_parts(model, found))
     if not dropout:
         stack.enter_context(evaluating(model))
     stack.enter_context(uncompiled(model))
     if eager:
-        loaded = [loaded_with(c) for c in configs(model)]
+        loaded = [loaded_with(c) for c in found]
         makers: dict[str, Callable[[Any], Any]] = {
             n: functools.partial(registered.checked, n) for n in loaded if n is not None and registered.is_own(n)
         }
         kernel = rows.KERNEL if rows.kept_by(session.survey, loaded, session) else None
         stack.enter_context(_standing_in(makers if kernel is None else {**makers, kernel: rows.beside}))
-        stack.enter_context(_implementation(model, "eager", kernel))
+        stack.enter_context(_implementation(found, "eager", kernel))
     stack.enter_context(listening(model, session) if hooks else _same_hooks(model))
     stack.enter_context(_standing_in({"eager": interface.dispatching}, everywhere=True))
 
@@ -124,7 +125,8 @@ def _undone(undo: ExitStack, session: Session, token: Any) -> None:
 def configs(model: nn.Module) -> list[Any]:
     """Every config object in the model that names an attention implementation, each once."""
     found: dict[int, Any] = {}
-    todo = [getattr(m, "config", None) for m in model.modules()]
+    # A module that has no config is asked by its dictionary: to look for a name that is not there takes it long.
+    todo = [getattr(m, "config", None) for m in model.modules() if "config" in m.__dict__ or hasattr(type(m), "config")]
     while todo:
         config = todo.pop()
         if config is None or id(config) in found or not hasattr(config, _IMPLEMENTATION):
@@ -167,12 +169,12 @@ def _standing_in(makers: Mapping[str, Callable[[Any], Any]], everywhere: bool = 
 
 
 @contextmanager
-def _implementation(model: nn.Module, name: str, but: str | None = None) -> Iterator[None]:
-    """Switch all configs but those of one implementation.
+def _implementation(found: Sequence[Any], name: str, but: str | None = None) -> Iterator[None]:
+    """Switch all of a model's configs but those of one implementation.
 
     Two models may share a config, so the first to come switches it and the last to go puts it back.
     """
-    mine = [c for c in configs(model) if not registered.is_own(n := loaded_with(c)) and (but is None or n != but)]
+    mine = [c for c in found if not registered.is_own(n := loaded_with(c)) and (but is None or n != but)]
     entered: list[Any] = []
     try:
         with _guard:
@@ -224,14 +226,14 @@ def listening(model: nn.Module, session: Session) -> Iterator[None]:
 
 
 @contextmanager
-def _same_parts(model: nn.Module) -> Iterator[None]:
+def _same_parts(model: nn.Module, found: Sequence[Any]) -> Iterator[None]:
     """BigBird puts other attention modules in place of its own for a short text, for good: put them back."""
-    kinds = [getattr(c, "model_type", "") for c in configs(model)]
+    kinds = [getattr(c, "model_type", "") for c in found]
     if not set(kinds) & bands.REPLACING:
         yield
         return
     parts = [(m, dict(m._modules), m.__dict__.get("attention_type")) for m in model.modules()]
-    written = [(c, c.attention_type) for c in configs(model) if hasattr(c, "attention_type")]
+    written = [(c, c.attention_type) for c in found if hasattr(c, "attention_type")]
     try:
         yield
     finally:

@@ -108,7 +108,11 @@ def survey(model: nn.Module) -> Survey:
     """
     found: dict[int, Site] = {}
     sampled: list[str] = []
-    for name, module in model.named_modules():
+    paths: dict[int, list[str]] = defaultdict(list)
+    for name, module in model.named_modules(remove_duplicate=False):
+        paths[id(module)].append(name)
+        if len(paths[id(module)]) > 1:
+            continue
         if _SAMPLED.search(type(module).__name__) and _has_softmax(module):
             sampled.append(name)
         eager = own_eager(class_of(module))
@@ -118,7 +122,7 @@ def survey(model: nn.Module) -> Survey:
             found[id(module)] = Site(name, module, eager, taps, parent=parent)
     _drop_wrappers(found)
     _number(model, list(found.values()))
-    _share(model, found)
+    _share(found, paths)
     return Survey(found, sampled)
 
 
@@ -290,14 +294,10 @@ def _number(model: nn.Module, sites: list[Site]) -> None:
                 site.depth = _length(model, site.tower, site.layer + 1)
 
 
-def _share(model: nn.Module, found: dict[int, Site]) -> None:
-    """Note the layers of a module that several layers share."""
-    paths: dict[int, list[str]] = defaultdict(list)
-    for name, module in model.named_modules(remove_duplicate=False):
-        if id(module) in found:
-            paths[id(module)].append(name)
-    for key, names in paths.items():
-        site = found[key]
+def _share(found: dict[int, Site], paths: dict[int, list[str]]) -> None:
+    """Note the layers of a module that several layers share; ``paths`` are all places of each module."""
+    for key, site in found.items():
+        names = paths[key]
         prefix = f"{site.tower}." if site.tower else ""
         heads = [n.removeprefix(prefix).split(".")[0] for n in names if n.startswith(prefix)]
         if len(names) > 1 and len(heads) == len(names) and all(h.isdigit() for h in heads):

@@ -44,7 +44,6 @@ class Decomposition:
         self.session, self.edges, self.mixing = session, edges, mixing
         buffers = frozenset(id(b) for b in model.buffers())
         self.trace = Trace(session, self._close, buffers)
-        self.room = parts.Room()
         self.by_rows = edges != "attention"
         self.norms = 0
         self.beside: set[str] = set()
@@ -69,6 +68,7 @@ class Decomposition:
     def finish(self) -> None:
         """The run is over; an error if a call was not decomposed."""
         self.trace.finish()
+        parts.ROOM.tidy()
         for opened in self.trace.opened:
             if not opened.closed:
                 raise self._refusal(opened, f"{opened.lost or 'no addition to the residual stream'} after attention")
@@ -115,7 +115,7 @@ class Decomposition:
             own = own if own is None or rows is None else own[rows]
             whole = None if rows is None else (rows, n)
             return parts.evaluate(
-                weights, opened.values, opened.out, own, steps, t, view, whole, opened.mixes, self.room
+                weights, opened.values, opened.out, own, steps, t, view, whole, opened.mixes, parts.ROOM
             )  # fmt: skip
         except Unsupported as error:
             raise self._refusal(opened, str(error)) from error

@@ -121,7 +121,7 @@ class Node:
     weighs: tuple[Open, View] | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operation:
     """One call of a torch function; ``nodes`` are its tensors with what is known of them."""
 

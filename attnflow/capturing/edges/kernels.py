@@ -25,6 +25,9 @@ import torch
 _WIDTH = 128
 """Input positions in one pass."""
 
+_GROUP = 32
+"""Input positions of which it is asked whether any head sees one of them."""
+
 _NEAR = 512
 """Input positions whose weights are read one after the other, while their Gram matrices are in the second cache."""
 
@@ -103,6 +106,22 @@ def lengths(weights: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def apart(mine: torch.Tensor, other: torch.Tensor | None, model: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(‖mine + other − model‖₂, ‖model‖₂) of each row, ``[...]`` of ``[..., e]``; rows that are NaN are so in both.
+
+    >>> apart(torch.tensor([[3.0, 4.0]]), None, torch.tensor([[0.0, 0.0]]))
+    (tensor([5.]), tensor([0.]))
+    """
+    if model.device.type != "cpu":
+        given = mine if other is None else mine + other
+        return (given - model).norm(dim=-1), model.norm(dim=-1)
+    width = model.shape[-1]
+    rows = [t.contiguous().view(-1, width).numpy() for t in (mine, mine if other is None else other, model)]
+    out = model.new_empty(len(rows[0]), 2)
+    columns(_compiled(_apart), out, *rows, other is not None)
+    return out[:, 0].view(model.shape[:-1]), out[:, 1].view(model.shape[:-1])
+
+
 def columns(kernel: Any, out: torch.Tensor, *given: Any) -> None:
     """Let a kernel fill ``out`` [m, n] from one input position to another, shared out among torch's number of threads.
 
@@ -172,31 +191,64 @@ def _distances(
             out[j, i] = length[i] - far
 
 
+def _apart(
+    first: int, last: int, out: Any, mine: Any, other: Any, model: Any, both: bool
+) -> None:  # pragma: no cover: compiled
+    """``out`` [rows, 2] of three times [rows, e]; ``other`` counts if ``both``."""
+    values = np.zeros(1, model.dtype)
+    zero = values[0]
+    for i in range(first, last):
+        a, b, y = mine[i, :], other[i, :], model[i, :]
+        far = size = zero
+        if both:
+            for x in range(len(y)):
+                d = a[x] + b[x] - y[x]
+                far += d * d
+                size += y[x] * y[x]
+        else:
+            for x in range(len(y)):
+                d = a[x] - y[x]
+                far += d * d
+                size += y[x] * y[x]
+        out[i, 0] = np.sqrt(far)
+        out[i, 1] = np.sqrt(size)
+
+
 def _products(first: int, last: int, out: Any, heads: Any) -> None:  # pragma: no cover: compiled
-    """``out`` [m, H·(H + 1)/2 + H] of ``heads`` [H + 1, m, e]; two heads by two heads in one pass."""
+    """``out`` [m, H·(H + 1)/2 + H] of ``heads`` [H + 1, m, e]; three heads by three heads in one pass.
+
+    So many sums as fit into the registers: each number that is read goes into three of them.
+    """
     count, width = heads.shape[0], heads.shape[2]
-    total = count * (count - 1) // 2
-    values = np.zeros(4, heads.dtype)
+    total, end = count * (count - 1) // 2, count - 1
+    values = np.zeros(9, heads.dtype)
     zero = values[0]  # of the right width: a literal would make every sum a double
     for j in range(first, last):
-        for h in range(0, count, 2):
-            # An odd number of heads: the last one stands for the one that is missing, and what it gives is left.
-            a, b = heads[h, j, :], heads[min(h + 1, count - 1), j, :]
-            for g in range(h, count, 2):
-                c, d = heads[g, j, :], heads[min(g + 1, count - 1), j, :]
-                s = t = u = v = zero
+        for h in range(0, count, 3):
+            # Where heads are missing, the last one stands for them, and what it gives is left.
+            a, b, c = heads[h, j, :], heads[min(h + 1, end), j, :], heads[min(h + 2, end), j, :]
+            for g in range(h, count, 3):
+                p, q, r = heads[g, j, :], heads[min(g + 1, end), j, :], heads[min(g + 2, end), j, :]
+                ap = aq = ar = bp = bq = br = cp = cq = cr = zero
                 for x in range(width):
-                    s += a[x] * c[x]
-                    t += a[x] * d[x]
-                    u += b[x] * c[x]
-                    v += b[x] * d[x]
-                values[0], values[1], values[2], values[3] = s, t, u, v
-                for k in range(4):
-                    one, other = h + k // 2, g + k % 2
-                    if one < count - 1 and one <= other < count - 1:
+                    ap += a[x] * p[x]
+                    aq += a[x] * q[x]
+                    ar += a[x] * r[x]
+                    bp += b[x] * p[x]
+                    bq += b[x] * q[x]
+                    br += b[x] * r[x]
+                    cp += c[x] * p[x]
+                    cq += c[x] * q[x]
+                    cr += c[x] * r[x]
+                values[0], values[1], values[2] = ap, aq, ar
+                values[3], values[4], values[5] = bp, bq, br
+                values[6], values[7], values[8] = cp, cq, cr
+                for k in range(9):
+                    one, other = h + k // 3, g + k % 3
+                    if one < end and one <= other < end:
                         place = one * (2 * count - one - 1) // 2 + other - one
                         out[j, place] = values[k] if one == other else 2 * values[k]
-                    elif one < count - 1 and other == count - 1:
+                    elif one < end and other == end:
                         out[j, total + one] = values[k]
 
 
@@ -209,14 +261,21 @@ def _lengths(first: int, last: int, out: Any, w: Any, pairs: Any) -> None:  # pr
             for start in range(begin, min(last, begin + _NEAR), _WIDTH):
                 width = min(_WIDTH, last - start)
                 used = False
-                for h in range(count):
-                    for x in range(width):
-                        used |= w[h, i, start + x] != 0
+                while width > 0:
+                    # A causal row ends early; what it does not see is found by the group.
+                    before = (width - 1) // _GROUP * _GROUP
+                    for h in range(count):
+                        c = w[h, i, start + before : start + width]
+                        for x in range(len(c)):
+                            used |= c[x] != 0
+                        if used:
+                            break
                     if used:
                         break
+                    width = before
                 total[:] = 0
                 p = 0
-                for h in range(count if used else 0):
+                for h in range(count if width > 0 else 0):
                     part[:] = 0
                     g = h
                     # Slices, so that the compiler knows of no negative index and takes several at once.

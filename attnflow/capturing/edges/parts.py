@@ -10,13 +10,15 @@ Rows are output positions, columns input positions.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from attnflow.capturing.edges.kernels import distances, lengths, products
+from attnflow.capturing.edges.kernels import apart, distances, lengths, products
 from attnflow.capturing.edges.steps import Add, Centre, Linear, Norm, Scale, Sizes, Step, View, factor_kind
 
 BLOCK = 1 << 20
@@ -26,8 +28,11 @@ LIMIT_OUT = 1e-4
 """How far weights × values may be from what attention gave before it is asked whether each head was scaled."""
 
 
-class Room:
-    """Memory that is used again from call to call: the pages of fresh memory cost more than what is put into them."""
+class Room(threading.local):
+    """Memory that is used again from call to call: the pages of fresh memory cost more than what is put into them.
+
+    Each thread has its own, so that one object serves all of them.
+    """
 
     def __init__(self) -> None:
         self.held: dict[str, torch.Tensor] = {}
@@ -38,6 +43,14 @@ class Room:
         if held is None or held.numel() < numbers or (held.dtype, held.device) != (like.dtype, like.device):
             held = self.held[name] = like.new_empty(numbers)
         return held[:numbers].view(shape)
+
+    def tidy(self) -> None:
+        """Let go of what is too large to be held until the next capture."""
+        self.held = {name: t for name, t in self.held.items() if t.numel() <= 2 * BLOCK and t.device.type == "cpu"}
+
+
+ROOM = Room()
+"""For all captures: there is one after the other in a thread, and each is done with a layer before the next begins."""
 
 
 class Unsupported(Exception):
@@ -57,8 +70,8 @@ class Parts:
         slow: steps that depend on position and channel; they are applied to the vectors.
         residual: ``[B, n, e]`` or None.
         y: ``[B, n, e]``: what the model computed, without other parts of the layer.
-        total: ``[B, n, e]``: the sum of all parts, the residual and the biases.
-        error: how far ``total`` is from ``y``, and attention's part from the model's, relative to their size.
+        error: how far the sum of all parts, the residual and the biases is from ``y``, and attention's part from the
+            model's, relative to their size.
         norms: how many norms were made linear.
         beside: how many other parts of the layer are added at the same place.
         mixed: (these weights, weights × values), once computed.
@@ -74,7 +87,6 @@ class Parts:
     slow: list[tuple[str, torch.Tensor]] = field(default_factory=list)
     residual: torch.Tensor | None = None
     y: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    total: torch.Tensor = field(default_factory=lambda: torch.empty(0))
     error: float = 0.0
     norms: int = 0
     beside: int = 0
@@ -85,6 +97,29 @@ class Parts:
     def e(self) -> int:
         """Width of the vectors."""
         return int(self.y.shape[-1])
+
+    @cached_property
+    def start(self) -> int | None:
+        """The own position of the first output position, if those of the others follow one by one; else None."""
+        if self.own is None or len(self.own) == 0:
+            return None
+        start = int(self.own[0])
+        return start if torch.equal(self.own - start, torch.arange(len(self.own), device=self.own.device)) else None
+
+    def rows(self, first: int, last: int) -> slice | torch.Tensor:
+        """The output positions whose own position is in a block: slices are many times faster than lists of places."""
+        assert self.own is not None
+        if self.start is not None:
+            begin = min(max(0, first - self.start), len(self.own))
+            return slice(begin, max(begin, min(len(self.own), last - self.start)))
+        return torch.nonzero((self.own >= first) & (self.own < last)).flatten()
+
+    def itself(self, matrix: torch.Tensor) -> torch.Tensor:
+        """``[..., n]`` of ``[..., n, m]``: the number of each output position in the column of its own."""
+        assert self.own is not None
+        if self.start is not None:
+            return matrix.diagonal(self.start, -2, -1)
+        return matrix[..., torch.arange(len(self.own), device=matrix.device), self.own]
 
     def heads(self, first: int, last: int, more: int = 0) -> torch.Tensor:
         """``[B, H, m', e]``: what each head makes of each input position from ``first`` to ``last``.
@@ -125,18 +160,25 @@ class Parts:
         for first in range(0, self.sizes.inputs, step):
             yield first, min(self.sizes.inputs, first + step)
 
-    def of_itself(self, heads: torch.Tensor, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def of_itself(
+        self, heads: torch.Tensor, first: int, last: int
+    ) -> tuple[slice | torch.Tensor, torch.Tensor] | None:
         """(rows, ``[B, rows, e]``): the attention part of each output position whose own position is in the block."""
         if self.own is None:
             return None
-        rows = torch.nonzero((self.own >= first) & (self.own < last)).flatten()
-        columns = self.own[rows]
-        weights = self.weights[:, :, rows, columns]
-        start, count = int(columns[0]) - first if len(rows) else 0, len(rows)
-        in_order = bool((columns == start + first + torch.arange(count, device=columns.device)).all())
-        own = heads[:, :, start : start + count] if in_order else heads[:, :, columns - first]
+        rows = self.rows(first, last)
+        weights = self.itself(self.weights)[..., rows]
+        own = heads[:, :, self.columns(rows, first)]
         t = torch.matmul(weights.permute(0, 2, 1)[:, :, None], own.transpose(1, 2))[:, :, 0]
         return rows, t if self.scale is None else t * self.scale[:, rows, None]
+
+    def columns(self, rows: slice | torch.Tensor, first: int) -> slice | torch.Tensor:
+        """The own positions of ``rows`` within a block of input positions that begins with ``first``."""
+        assert self.own is not None
+        if isinstance(rows, slice):
+            assert self.start is not None
+            return slice(rows.start + self.start - first, rows.stop + self.start - first)
+        return self.own[rows] - first
 
 
 def evaluate(
@@ -227,14 +269,13 @@ class _State:
         parts, present = self.parts, view.present(self.all.batch, self.all.positions)
         present = None if present is None else self._picked(present)
         self._projected()
-        attention = parts.attention()
+        given = _sum(parts.attention(), self.rest)
         parts.y = self._canonical(y, view)
         if self.own is not None:
-            parts.error = _distance(_sum(attention, self.rest, self.beside), self.own, present)
+            parts.error = _distance(given, self.own, present, self.beside)
         if self.beside is not None:
             parts.y = parts.y - self.beside
-        parts.total = _sum(attention, self.rest, parts.residual)
-        parts.error = max(parts.error, _distance(parts.total, parts.y, present))
+        parts.error = max(parts.error, _distance(given, parts.y, present, parts.residual))
         return parts
 
     def _canonical(self, x: Any, view: View) -> torch.Tensor:
@@ -371,22 +412,28 @@ def _mixed(parts: Parts) -> torch.Tensor:
     return found
 
 
-def _sum(first: torch.Tensor, *others: torch.Tensor | None) -> torch.Tensor:
-    for t in others:
-        first = first if t is None else first + t
-    return first
+def _sum(first: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
+    return first if other is None else first + other
 
 
-def _distance(mine: torch.Tensor, model: torch.Tensor, present: torch.Tensor | None = None) -> float:
-    """The largest distance between two rows, relative to the row's length; short rows count as of usual length."""
+def _distance(
+    mine: torch.Tensor, model: torch.Tensor, present: torch.Tensor | None = None, other: torch.Tensor | None = None
+) -> float:
+    """The largest distance of a row of ``mine`` + ``other`` from the model's, relative to the length of the model's.
+
+    Short rows count as of usual length.
+    """
+    if mine.shape != model.shape or (other is not None and other.shape != model.shape):
+        mine, other = _sum(mine, other), None
     if mine.shape != model.shape:
         return float("inf")
+    far, size = apart(mine, other, model)
     if present is not None:
-        mine, model = mine[present], model[present]
-    size = model.norm(dim=-1)
-    usual = size.mean().clamp(min=torch.finfo(model.dtype).tiny)
-    found = (mine - model).norm(dim=-1) / torch.maximum(size, 0.1 * usual)
-    return float(found.max()) if bool(found.isfinite().all()) else float("inf")
+        far, size = far[present], size[present]
+    usual = max(float(size.mean()), float(torch.finfo(model.dtype).tiny))
+    found = far / size.clamp_(min=0.1 * usual)
+    worst = float(found.max())
+    return worst if math.isfinite(worst) else float("inf")
 
 
 def _slow(kind: str, tensor: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -417,25 +464,25 @@ def norm(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
         rows = _beside(parts, heads[:, -1], first, last)
         found, beside = products(heads)
         pairs.append(found)
-        if rows is not None and parts.own is not None:
-            columns = parts.own[rows]
-            mine = parts.weights[:, :, rows, columns].transpose(1, 2)
-            with_residual[:, rows] = (mine * beside[:, columns - first]).sum(-1)
+        if rows is not None:
+            mine = parts.itself(parts.weights)[..., rows].transpose(1, 2)
+            with_residual[:, rows] = (mine * beside[:, parts.columns(rows, first)]).sum(-1)
     out = lengths(parts.weights, torch.cat(pairs, -1))
     out = out if parts.scale is None else out.mul_(parts.scale.abs()[..., None])
     _join(parts, out, with_residual)
     return out, _aside(parts, lambda r: r.norm(dim=-1))
 
 
-def _beside(parts: Parts, room: torch.Tensor, first: int, last: int) -> torch.Tensor | None:
+def _beside(parts: Parts, room: torch.Tensor, first: int, last: int) -> slice | torch.Tensor | None:
     """Put residuals into ``room`` [B, m', e], each at its own position; the output positions that are there."""
     if parts.own is None or parts.residual is None:
         room.zero_()
         return None
-    rows = torch.nonzero((parts.own >= first) & (parts.own < last)).flatten()
-    if len(rows) < last - first:
+    rows = parts.rows(first, last)
+    given = parts.residual[:, rows]
+    if given.shape[1] < last - first:
         room.zero_()
-    room[:, parts.own[rows] - first] = parts.residual[:, rows]
+    room[:, parts.columns(rows, first)] = given
     return rows
 
 
@@ -443,10 +490,9 @@ def _join(parts: Parts, out: torch.Tensor, products: torch.Tensor) -> None:
     """‖T + r‖² = ‖T‖² + 2·T·r + ‖r‖² in the column of each position itself; ``products`` [B, n] are T·r unscaled."""
     if parts.own is None or parts.residual is None:
         return
-    rows = torch.arange(len(parts.own), device=out.device)
     products = products if parts.scale is None else products * parts.scale
-    square = out[:, rows, parts.own].square() + 2 * products + parts.residual.square().sum(-1)
-    out[:, rows, parts.own] = square.clamp(min=0).sqrt()
+    square = parts.itself(out).square() + 2 * products + parts.residual.square().sum(-1)
+    _put(parts, out, square.clamp_(min=0).sqrt_())
 
 
 def alti(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -516,8 +562,10 @@ def _own(parts: Parts, own: torch.Tensor, heads: torch.Tensor, first: int, last:
 
 
 def _put(parts: Parts, out: torch.Tensor, own: torch.Tensor) -> None:
-    """Put what :func:`_own` found into the column of each position."""
-    if parts.own is not None:
+    """Put ``own`` [B, n] into the column of each position itself."""
+    if parts.start is not None:
+        parts.itself(out).copy_(own)
+    elif parts.own is not None:
         out[:, torch.arange(len(parts.own), device=out.device), parts.own] = own
 
 

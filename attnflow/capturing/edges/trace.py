@@ -192,8 +192,7 @@ class Trace(TorchFunctionMode):
         """Number the result, and go on with the chain of what it was made of."""
         if type(out) is not torch.Tensor:
             return
-        given = next((t for t in op.args if t is out), None)
-        if given is not None and getattr(given, NODE, None) is None:
+        if getattr(out, NODE, None) is None and any(t is out for t in op.args):
             return  # the very tensor that came in, perhaps the model's own: it stays as it is
         node = self._node([n.serial for _, n in op.nodes])
         for _, other in op.nodes:

@@ -12,7 +12,7 @@ from torch import nn
 
 from attnflow.capturing import plain
 from attnflow.capturing.capture import capture
-from attnflow.capturing.edges import kernels
+from attnflow.capturing.edges import kernels, parts
 from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.zoo.check import differences, snapshot
@@ -260,3 +260,50 @@ def test_rows_that_are_computed_again(name: str, edges: str, monkeypatch: pytest
             assert np.allclose(block.weights, same.weights, atol=1e-6)
             assert np.allclose(block.mixing, same.mixing, atol=1e-6)
         assert one.certificate is not None and max(one.certificate.values()) < 1e-5
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5])
+@pytest.mark.parametrize("n", [40, 700])
+def test_products_and_lengths_equal_sums_of_vectors(heads, n):
+    """Causal rows, which end early, over more positions than the kernel reads at a time."""
+    torch.manual_seed(0)
+    vectors = torch.randn(2, heads + 1, n, 6, dtype=torch.float64)
+    weights = torch.rand(2, heads, n, n, dtype=torch.float64).tril()
+    weights[:, :, 3] = 0
+    pairs, last = kernels.products(vectors)
+    parts = torch.einsum("bhij,bhje->bije", weights, vectors[:, :-1])
+    torch.testing.assert_close(kernels.lengths(weights, pairs), parts.norm(dim=-1), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(last, torch.einsum("bhje,bje->bjh", vectors[:, :-1], vectors[:, -1]))
+
+
+def test_distances_of_rows_from_the_model():
+    torch.manual_seed(0)
+    mine, other, model = torch.randn(3, 2, 5, 7).unbind()
+    model[0, 1, 2] = float("nan")
+    for added in (None, other):
+        far, size = kernels.apart(mine, added, model)
+        torch.testing.assert_close(size, model.norm(dim=-1), equal_nan=True)
+        expected = (mine if added is None else mine + added) - model
+        torch.testing.assert_close(far, expected.norm(dim=-1), equal_nan=True)
+
+
+def test_own_positions_in_any_order_are_the_same_parts():
+    """Positions that follow one by one are read as slices, others one by one."""
+    torch.manual_seed(0)
+    weights, values, residual = torch.rand(1, 2, 4, 9), torch.randn(1, 2, 9, 3), torch.randn(1, 4, 6)
+    found = {}
+    for name, own in {"one by one": torch.arange(4) + 5, "in any order": torch.tensor([8, 6, 5, 7])}.items():
+        sizes = parts.Sizes(1, 2, 4, 9, 6)
+        given = parts.Parts(weights, values, own, sizes, torch.eye(6), residual=residual, y=residual)
+        assert (given.start is None) == (name == "in any order")
+        t = torch.einsum("bhij,bhjd->bijhd", weights, values).flatten(3)
+        t[:, torch.arange(4), own] += residual
+        expected = t.norm(dim=-1)
+        torch.testing.assert_close(parts.norm(given)[0], expected)
+        torch.testing.assert_close(
+            parts.alti(given)[0].clamp(min=0),
+            (residual.abs().sum(-1)[..., None] - (residual[:, :, None] - t).abs().sum(-1)).clamp(min=0),
+            atol=1e-5, rtol=1e-5,
+        )  # fmt: skip
+        found[name] = parts.mixing(given)
+    assert not torch.equal(found["one by one"], found["in any order"])
