@@ -48,9 +48,9 @@ def distances(
         return _by_products(weights[..., first : first + heads.shape[2]], heads, scale, y)
     found = torch.empty(len(y), heads.shape[2], y.shape[1], dtype=y.dtype)
     factor = torch.ones(y.shape[:2], dtype=y.dtype) if scale is None else scale.contiguous()
-    weights, heads, y = weights.contiguous(), heads.contiguous(), y.contiguous()
+    weights, flat, y = weights.contiguous(), _flat(heads), y.contiguous()
     for b in range(len(weights)):
-        given = (weights[b].numpy(), heads[b].numpy(), factor[b].numpy(), y[b].numpy())
+        given = (weights[b].numpy(), flat, b * heads.shape[2], factor[b].numpy(), y[b].numpy())
         columns(_compiled(_distances), found[b], first, *given)
     return found.transpose(1, 2)
 
@@ -79,11 +79,24 @@ def products(heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         gram = torch.matmul(across, across.transpose(-1, -2))
         found = gram[..., one, other] * torch.where(one == other, 1.0, 2.0).to(gram.dtype)
         return found.transpose(1, 2).contiguous(), gram[..., :-1, -1]
-    rows = heads.transpose(0, 1).reshape(count, batch * m, width)
     out = heads.new_empty(len(one) + count - 1, batch * m)
-    columns(_compiled(_products), out.T, rows.numpy())
+    columns(_compiled(_products), out.T, _flat(heads), width)
     found, last = out[: len(one)], out[len(one) :]
     return found.view(-1, batch, m).transpose(0, 1).contiguous(), last.view(-1, batch, m).permute(1, 2, 0)
+
+
+def _flat(heads: torch.Tensor) -> Any:
+    """``[H, numbers]`` of ``heads`` [B, H, m, e]: the vectors of a head one after the other, and perhaps a gap."""
+    batch, count, m, width = heads.shape
+    apart = heads.stride(1)
+    end = heads.storage_offset() + count * apart
+    if (
+        apart >= batch * m * width
+        and heads.transpose(0, 1)[0].is_contiguous()
+        and end * heads.element_size() <= heads.untyped_storage().nbytes()
+    ):
+        return heads.as_strided((count, apart), (apart, 1)).numpy()
+    return heads.transpose(0, 1).reshape(count, -1).contiguous().numpy()
 
 
 def lengths(weights: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
@@ -148,11 +161,11 @@ def _compiled(function: Callable[..., None]) -> Any:
 
 
 def _distances(
-    first: int, last: int, out: Any, skip: int, w: Any, heads: Any, scale: Any, y: Any
+    first: int, last: int, out: Any, skip: int, w: Any, heads: Any, before: int, scale: Any, y: Any
 ) -> None:  # pragma: no cover: compiled
-    """``out`` [m', n] of ``w`` [H, n, m], ``heads`` [H, m', e], ``y`` [n, e]; four heads in one pass."""
+    """``out`` [m', n] of ``w`` [H, n, m], ``heads`` [H, (before + m')·e], ``y`` [n, e]; four heads in one pass."""
     count, n, _ = w.shape
-    width = heads.shape[2]
+    width = y.shape[1]
     rest, length, a = np.empty(width, y.dtype), np.empty(n, y.dtype), np.empty(count, y.dtype)
     for i in range(n):
         # Summed as the distances below are, so that a part of zero is at a distance of exactly the length.
@@ -163,6 +176,7 @@ def _distances(
             far += abs(rest[x])
         length[i] = far
     for j in range(first, last):
+        at, end = (before + j) * width, (before + j + 1) * width
         for i in range(n):
             used = False
             for h in range(count):
@@ -176,12 +190,13 @@ def _distances(
             h = 0
             while h + 4 <= count:
                 a0, a1, a2, a3 = a[h], a[h + 1], a[h + 2], a[h + 3]
-                u0, u1, u2, u3 = heads[h, j], heads[h + 1, j], heads[h + 2, j], heads[h + 3, j]
+                u0, u1 = heads[h, at:end], heads[h + 1, at:end]
+                u2, u3 = heads[h + 2, at:end], heads[h + 3, at:end]
                 for x in range(width):
                     rest[x] -= a0 * u0[x] + a1 * u1[x] + a2 * u2[x] + a3 * u3[x]
                 h += 4
             while h < count:
-                a0, u0 = a[h], heads[h, j]
+                a0, u0 = a[h], heads[h, at:end]
                 for x in range(width):
                     rest[x] -= a0 * u0[x]
                 h += 1
@@ -214,21 +229,22 @@ def _apart(
         out[i, 1] = np.sqrt(size)
 
 
-def _products(first: int, last: int, out: Any, heads: Any) -> None:  # pragma: no cover: compiled
-    """``out`` [m, H·(H + 1)/2 + H] of ``heads`` [H + 1, m, e]; three heads by three heads in one pass.
+def _products(first: int, last: int, out: Any, heads: Any, width: int) -> None:  # pragma: no cover: compiled
+    """``out`` [m, H·(H + 1)/2 + H] of ``heads`` [H + 1, m·width]; three heads by three heads in one pass.
 
     So many sums as fit into the registers: each number that is read goes into three of them.
     """
-    count, width = heads.shape[0], heads.shape[2]
+    count = heads.shape[0]
     total, end = count * (count - 1) // 2, count - 1
     values = np.zeros(9, heads.dtype)
     zero = values[0]  # of the right width: a literal would make every sum a double
     for j in range(first, last):
+        at, to = j * width, (j + 1) * width
         for h in range(0, count, 3):
             # Where heads are missing, the last one stands for them, and what it gives is left.
-            a, b, c = heads[h, j, :], heads[min(h + 1, end), j, :], heads[min(h + 2, end), j, :]
+            a, b, c = heads[h, at:to], heads[min(h + 1, end), at:to], heads[min(h + 2, end), at:to]
             for g in range(h, count, 3):
-                p, q, r = heads[g, j, :], heads[min(g + 1, end), j, :], heads[min(g + 2, end), j, :]
+                p, q, r = heads[g, at:to], heads[min(g + 1, end), at:to], heads[min(g + 2, end), at:to]
                 ap = aq = ar = bp = bq = br = cp = cq = cr = zero
                 for x in range(width):
                     ap += a[x] * p[x]

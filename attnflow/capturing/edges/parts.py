@@ -24,6 +24,9 @@ from attnflow.capturing.edges.steps import Add, Centre, Linear, Norm, Scale, Siz
 BLOCK = 1 << 20
 """How many numbers of head vectors, or of parts, are held at once."""
 
+GAP = 48
+"""Numbers between two heads: those of one position must not be a power of two apart, or they share a line of cache."""
+
 LIMIT_OUT = 1e-4
 """How far weights × values may be from what attention gave before it is asked whether each head was scaled."""
 
@@ -133,10 +136,11 @@ class Parts:
         if share > 1:
             values = values.repeat_interleave(share, 1)
         matrix = self.matrix.view(size.heads, -1, self.matrix.shape[-1])
-        out = self.room.empty("heads", values, size.heads + more, size.batch, last - first, matrix.shape[-1])
+        numbers = size.batch * (last - first) * matrix.shape[-1]
+        out = self.room.empty("heads", values, size.heads + more, numbers + GAP)[:, :numbers]
         given = values.transpose(0, 1).reshape(size.heads, -1, values.shape[-1])
         torch.bmm(given, matrix, out=out[: size.heads].view(size.heads, -1, matrix.shape[-1]))
-        return out.transpose(0, 1)
+        return out.view(len(out), size.batch, last - first, -1).transpose(0, 1)
 
     def vectors(self, first: int, last: int) -> torch.Tensor:
         """``[B, n, m', e]``: the attention parts themselves, of the input positions from ``first`` to ``last``."""
@@ -160,9 +164,7 @@ class Parts:
         for first in range(0, self.sizes.inputs, step):
             yield first, min(self.sizes.inputs, first + step)
 
-    def of_itself(
-        self, heads: torch.Tensor, first: int, last: int
-    ) -> tuple[slice | torch.Tensor, torch.Tensor] | None:
+    def of_itself(self, heads: torch.Tensor, first: int, last: int) -> tuple[slice | torch.Tensor, torch.Tensor] | None:
         """(rows, ``[B, rows, e]``): the attention part of each output position whose own position is in the block."""
         if self.own is None:
             return None
