@@ -116,7 +116,8 @@ def _watched(
     if simple:
         again = session.watch.by_rows and plain.many(query, key)
         every = None if again else Reduction("all", query.dtype)
-        out, weights = plain.attention(query, key, value, mask, scaling, every, session.block, session.plans)
+        with torch._C.DisableTorchFunction():  # or each shape that is read would ask the watch first, for nothing
+            out, weights = plain.attention(query, key, value, mask, scaling, every, session.block, session.plans)
         weights = plain.Again(query, key, mask, scaling) if again else weights
     else:
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)

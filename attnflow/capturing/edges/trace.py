@@ -42,6 +42,7 @@ from attnflow.capturing.plain import Again
 from attnflow.capturing.session import Call, Computed, Projection, Session
 from attnflow.capturing.survey import Site
 
+Numbered = list[tuple[Any, Node]]
 # Sets that every operation is looked up in, so made once.
 ALIASES = frozenset(SAME) | frozenset(IN_ORDER) | frozenset(MOVED)
 MULTIPLES = frozenset(MULTIPLY) | frozenset(DIVIDE)
@@ -74,18 +75,32 @@ class Trace(TorchFunctionMode):
         got = func(*args, **kwargs) if name == "__get__" else None
         if name == "__get__" and not isinstance(got, torch.Tensor):
             return got  # shape, dtype, device: most of what a model asks for
-        op = Operation(name, func, args, kwargs)
-        op.nodes = [(t, node) for t in _tensors(args, kwargs) if (node := self._known(t)) is not None]
+        nodes, followed = self._nodes(args, kwargs)
+        if followed:
+            return self._operate(Operation(name, func, args, kwargs, got, nodes))
+        # Most operations have to do with no call of attention that is open: for them no more is done than needs be.
+        out = func(*args, **kwargs) if got is None else got
+        if isinstance(out, torch.Tensor):
+            self._number(name, args, nodes, out)
+        elif isinstance(out, tuple | list) and nodes:
+            for part in out:
+                if isinstance(part, torch.Tensor):
+                    self._number(name, args, nodes, part)
+        return out
+
+    def _operate(self, op: Operation) -> Any:
+        """An operation on what a call of attention gave, or on its weights; ``op.out`` is its result, if it was run."""
         live = [(t, node) for t, node in op.nodes if node.form is not None and not node.form.open.closed]
+        args = op.args
         if live:
             op = self._before(op, live)
-        op.out = func(*args, **kwargs) if got is None else got
-        if isinstance(op.out, torch.Tensor):
-            self._note(op, op.out)
-        elif isinstance(op.out, tuple | list) and op.nodes:
-            for number, part in enumerate(op.out):
-                if isinstance(part, torch.Tensor):
-                    self._note(op, part, number)
+        if op.out is None:
+            op.out = op.func(*args, **op.kwargs)
+        parts = op.out if isinstance(op.out, tuple | list) else (op.out,)
+        for number, part in enumerate(parts):
+            node = self._number(op.name, op.args, op.nodes, part) if isinstance(part, torch.Tensor) else None
+            if node is not None:
+                self._follow(op, part, node, None if parts is not op.out else number)
         return op.out
 
     def __exit__(self, *error: Any) -> None:
@@ -97,14 +112,26 @@ class Trace(TorchFunctionMode):
         for opened in self.opened:
             opened.shut()
 
-    def _known(self, t: torch.Tensor) -> Node | None:
-        """The number of a tensor; one that comes from outside gets one, a buffer of the model has none."""
-        node: Node | None = getattr(t, NODE, None)
-        if node is None and id(t) not in self._constants and t.is_floating_point():
-            node = self._node([])
-            setattr(t, NODE, node)
-            self._inputs.append(t)
-        return node
+    def _nodes(self, args: Any, kwargs: dict[str, Any]) -> tuple[Numbered, bool]:
+        """The tensors of an operation with what is known of them, and whether one of them is followed.
+
+        One that comes from outside gets a number, a buffer of the model has none.
+        """
+        nodes: Numbered = []
+        followed = False
+        for t in _tensors(args, kwargs) if kwargs or any(type(a) in (list, tuple) for a in args) else args:
+            if type(t) is not torch.Tensor:
+                continue
+            node: Node | None = getattr(t, NODE, None)
+            if node is None:
+                if id(t) in self._constants or not t.is_floating_point():
+                    continue
+                node = self._node(())
+                setattr(t, NODE, node)
+                self._inputs.append(t)
+            nodes.append((t, node))
+            followed = followed or node.form is not None or node.weighs is not None
+        return nodes, followed
 
     # What capture tells.
 
@@ -153,7 +180,7 @@ class Trace(TorchFunctionMode):
 
     def _mark(self, out: torch.Tensor, made_of: list[torch.Tensor], opened: Open, form: Form | None) -> None:
         nodes = [n for t in made_of if (n := getattr(t, NODE, None)) is not None]
-        node = self._node([n.serial for n in nodes])
+        node = self._node(tuple(n.serial for n in nodes))
         for other in nodes:
             node.roots |= other.roots
         node.roots |= opened.bit
@@ -162,10 +189,10 @@ class Trace(TorchFunctionMode):
 
     # Numbers of tensors.
 
-    def _node(self, parents: list[int]) -> Node:
+    def _node(self, parents: tuple[int, ...]) -> Node:
         self._serial += 1
         if parents:
-            self._parents[self._serial] = tuple(parents)
+            self._parents[self._serial] = parents
         return Node(self._serial)
 
     def _made_of(self, serial: int, ancestors: set[int]) -> bool:
@@ -188,22 +215,25 @@ class Trace(TorchFunctionMode):
             at = self._alias_of.get(at, 0)
         return found
 
-    def _note(self, op: Operation, out: torch.Tensor, number: int | None = None) -> None:
-        """Number the result, and go on with the chain of what it was made of."""
+    def _number(self, name: str, args: Any, nodes: Numbered, out: torch.Tensor) -> Node | None:
+        """Number a result; None for one that stays as it is: the very tensor that came in, perhaps the model's own."""
         if type(out) is not torch.Tensor:
-            return
-        if getattr(out, NODE, None) is None and any(t is out for t in op.args):
-            return  # the very tensor that came in, perhaps the model's own: it stays as it is
-        node = self._node([n.serial for _, n in op.nodes])
-        for _, other in op.nodes:
+            return None
+        if getattr(out, NODE, None) is None:
+            for t in args:
+                if t is out:
+                    return None
+        node = self._node(tuple([n.serial for _, n in nodes]))
+        for _, other in nodes:
             node.roots |= other.roots
-        if op.nodes and (op.name in ALIASES or (op.name in MULTIPLES and len(op.nodes) == 1)):
-            node.alias = op.nodes[0][1].serial
-            self._alias_of[node.serial] = node.alias
-        if op.name == "mean" and op.nodes:
-            node.mean_of = op.nodes[0][1].serial
-        self._follow(op, out, node, number)
+        if nodes:
+            first = nodes[0][1].serial
+            if name in ALIASES or (name in MULTIPLES and len(nodes) == 1):
+                node.alias = self._alias_of[node.serial] = first
+            if name == "mean":
+                node.mean_of = first
         setattr(out, NODE, node)
+        return node
 
     # Chains.
 
