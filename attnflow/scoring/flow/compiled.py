@@ -1,7 +1,8 @@
-"""The compiled kernel: made once by numba, kept on disk as machine code, and loaded from there without numba.
+"""The compiled kernels: made once by numba, kept on disk as machine code, and loaded from there without numba.
 
-To import numba and to read its own cache takes half a second in every process; the machine code of the kernel needs
-nothing but ``memset``, and llvmlite loads it in a tenth of that.
+To import numba and to read its own cache takes half a second in every process; the machine code of a kernel needs
+nothing but ``memset``, and llvmlite loads it in a tenth of that. Each kernel is compiled when it is first needed: most
+people never need those for long inputs.
 
 The folder therefore holds code that is run. It is loaded only where nobody but this user can have put it there: the
 folder and the file are this user's, and nobody else may write to them.
@@ -135,43 +136,43 @@ def _at(array: npt.NDArray[Any], kind: Any) -> int:
 def kernel(name: str) -> Callable[..., int]:
     """A kernel as a function of C; while it runs, other threads of Python run too."""
     with _LOCK:
-        return _kernels()[name]
+        return _kernel(name)
 
 
 @functools.cache
-def _kernels() -> dict[str, Callable[..., int]]:
-    path = _path()
+def _kernel(name: str) -> Callable[..., int]:
+    path = _path(name)
     try:
         found = _read(path)
         if found is None:
-            found = _compile()
+            found = _compile(name)
             _keep(path, found)
     except _Untrusted as reason:
         _say(
             f"attnflow: {reason}, so the flow engine is not loaded from there but compiled anew for this process. "
             f"Make it yours alone, or name another folder:  export {CACHE}=~/.cache/attnflow"
         )
-        found = _compile()
-    names, _, code = found.partition(b"\n")
-    return _loaded(code, names.decode().split())
+        found = _compile(name)
+    symbol, _, code = found.partition(b"\n")
+    return _loaded(code, symbol.decode(), _arguments()[name])
 
 
 class _Untrusted(Exception):
     """Somebody else could have put code there."""
 
 
-def _path() -> Path | None:
-    """Where the machine code of this version for this processor is kept; None where there is no such place."""
+def _path(name: str) -> Path | None:
+    """Where a kernel of this version for this processor is kept as machine code; None where there is no such place."""
     from llvmlite import binding
 
     key = hashlib.sha256()
-    for name in SOURCES:
-        key.update((Path(__file__).parent / name).read_bytes())
+    for source in SOURCES:
+        key.update((Path(__file__).parent / source).read_bytes())
     key.update(
         repr([version("numba"), version("llvmlite"), binding.get_process_triple(), _processor(), COUNTING]).encode()
     )
     try:
-        return _folder() / f"flow-{key.hexdigest()[:24]}.o"
+        return _folder() / f"flow-{name}-{key.hexdigest()[:24]}.o"
     except RuntimeError:  # no home
         return None
 
@@ -256,8 +257,8 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-def _compile() -> bytes:
-    """The names of the kernels, a line break, their machine code. It says so: seconds of silence look like a fault."""
+def _compile(name: str) -> bytes:
+    """The kernel's name there, a line break, its machine code. It says so: seconds of silence look like a fault."""
     _say("attnflow: compiling the flow engine; this happens once and takes some seconds …")
     from llvmlite import binding
 
@@ -267,18 +268,14 @@ def _compile() -> bytes:
         raise AttnFlowError(
             "NUMBA_DISABLE_JIT is set, and the flow engine has to be compiled: unset it, or use  backend='networkx'"
         )
-    kernels = llvm()
-    declared = {f for text, _ in kernels for f in re.findall(r'^declare [^@]*@"?([^"(]+)', text, re.M)}
-    foreign = {f for f in declared if not f.startswith("llvm.")} - _NEEDED
+    text, symbol = llvm(name)
+    foreign = {f for f in re.findall(r'^declare [^@]*@"?([^"(]+)', text, re.M) if not f.startswith("llvm.")} - _NEEDED
     if foreign:  # to load it would end the process
         raise AttnFlowError(
             f"The flow engine as numba {version('numba')} compiles it needs {', '.join(sorted(foreign))}, and may need "
             "nothing of numba. Use another version of numba, or  backend='networkx'"
         )
-    whole = binding.parse_assembly(kernels[0][0])
-    for text, _ in kernels[1:]:
-        whole.link_in(binding.parse_assembly(text))
-    return " ".join(name for _, name in kernels).encode() + b"\n" + bytes(_machine().emit_object(whole))
+    return symbol.encode() + b"\n" + bytes(_machine().emit_object(binding.parse_assembly(text)))
 
 
 def _machine() -> Any:
@@ -292,23 +289,21 @@ def _machine() -> Any:
     return target.create_target_machine(opt=3, reloc=places, codemodel="jitdefault", jit=True, **_processor())
 
 
-def _loaded(code: bytes, names: Sequence[str]) -> dict[str, Callable[..., int]]:
+def _loaded(code: bytes, symbol: str, kinds: Sequence[Any]) -> Callable[..., int]:
     from llvmlite import binding
 
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    found: dict[str, Any] = {}
-    for (kernel, kinds), name in zip(_arguments().items(), names, strict=True):
-        # numba's own order: where to put the result and the error, then the arguments.
-        kind = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds)
-        found[kernel] = kind(engine.get_function_address(name))
-        found[kernel].engine = engine  # the code lives as long as this does
-    return found
+    # numba's own order: where to put the result and the error, then the arguments.
+    kind: Any = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *kinds)
+    found = kind(engine.get_function_address(symbol))
+    found.engine = engine  # the code lives as long as this does
+    return found  # type: ignore[no-any-return]
 
 
 def _arguments() -> dict[str, list[Any]]:
-    """The kinds of arguments of each kernel, in the order in which ``llvm`` of kernels.py gives the kernels."""
+    """The kinds of arguments of each kernel."""
     address, number = ctypes.c_void_p, ctypes.c_uint64
     columns = [address] * 2 + [number] * 3 + [address, number] + [address] * 2 + [number, address] + [number] * 5
     return {

@@ -273,13 +273,15 @@ def columns(
                 code[at] = proof
 
 
-def llvm() -> list[tuple[str, str]]:
-    """The kernels as LLVM code, and the name that each has there."""
+KERNELS = {kernel.__name__: (kernel, signature) for kernel, signature in
+           ((columns, SIGNATURE), (relay, RELAY), (paths, PATHS))}  # fmt: skip
+
+
+def llvm(name: str) -> tuple[str, str]:
+    """A kernel as LLVM code, and the name that it has there."""
+    kernel, signature = KERNELS[name]
     options = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    found = []
-    for kernel, signature in ((columns, SIGNATURE), (relay, RELAY), (paths, PATHS)):
-        (text,) = njit(signature, **options)(kernel).inspect_llvm().values()
-        # What it calls may be dropped by the linker; the kernel itself may not.
-        (name,) = re.findall(rf'^define (?!linkonce)[^@]*@"?([^"(]*{kernel.__name__}[^"(]*)', text, re.M)
-        found.append((text, name))
-    return found
+    (text,) = njit(signature, **options)(kernel).inspect_llvm().values()
+    # What it calls may be dropped by the linker; the kernel itself may not.
+    (symbol,) = re.findall(rf'^define (?!linkonce)[^@]*@"?([^"(]*{name}[^"(]*)', text, re.M)
+    return text, symbol

@@ -39,6 +39,16 @@ def test_first_call_says_that_it_compiles_and_the_next_needs_no_numba(tmp_path):
 
 
 @pytest.mark.slow
+def test_each_kernel_is_compiled_when_it_is_first_needed(tmp_path):
+    run(FLOW, tmp_path / "new")
+    (first,) = (tmp_path / "new").iterdir()
+    code = "from attnflow.scoring.flow import compiled; [compiled.kernel(n) for n in ('columns', 'relay', 'paths')]"
+    second, third = run(code, tmp_path / "new"), run(code, tmp_path / "new")
+    assert second.stderr.count("compiling the flow engine") == 2 and "compiling" not in third.stderr
+    assert first.name.startswith("flow-columns-") and len(list((tmp_path / "new").iterdir())) == 3
+
+
+@pytest.mark.slow
 def test_works_where_nothing_can_be_cached(tmp_path):
     (tmp_path / "file").write_text("no folder")
     assert run(FLOW, tmp_path / "file" / "below").stdout == "1.0\n"
@@ -61,13 +71,13 @@ def test_code_that_only_numba_could_run_is_refused(monkeypatch, capsys):
     from attnflow.scoring.flow import kernels
 
     code = "declare void @NRT_incref(ptr)\ndeclare i64 @llvm.cttz.i64(i64)"
-    monkeypatch.setattr(kernels, "llvm", lambda: [(code, "f")])
+    monkeypatch.setattr(kernels, "llvm", lambda name: (code, "f"))
     with pytest.raises(AttnFlowError, match="needs NRT_incref, and may need nothing of numba.*backend='networkx'"):
-        compiled._compile()
+        compiled._compile("columns")
     assert "compiling" in capsys.readouterr().err
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     with pytest.raises(AttnFlowError, match="NUMBA_DISABLE_JIT is set.*unset it, or use"):
-        compiled._compile()
+        compiled._compile("columns")
 
 
 @pytest.mark.parametrize(("env", "folder"), [
@@ -90,7 +100,7 @@ def test_without_a_home_and_on_a_processor_that_llvm_does_not_know(monkeypatch):
 
     monkeypatch.setattr(compiled, "_folder", unknown)
     monkeypatch.setattr(binding, "get_host_cpu_features", unknown)
-    assert compiled._processor()["features"] == "" and compiled._path() is None
+    assert compiled._processor()["features"] == "" and compiled._path("columns") is None
     assert compiled._read(None) is None
     compiled._keep(None, b"nowhere to go")
 
@@ -149,7 +159,9 @@ def test_a_pipe_or_a_link_is_not_loaded(tmp_path):
 @pytest.mark.slow
 def test_a_planted_file_is_not_run_and_the_flow_is_right(tmp_path):
     """The cache of the release ran machine code from any file of the right name with its own digest in front."""
-    first = run(FLOW + "from attnflow.scoring.flow import compiled; print(compiled._path())", tmp_path / "shared")
+    first = run(
+        FLOW + "from attnflow.scoring.flow import compiled; print(compiled._path('columns'))", tmp_path / "shared"
+    )
     path = first.stdout.splitlines()[1]
     planted = b"evil\nthis is not machine code, and to load it ends the process"
     import hashlib
@@ -166,8 +178,8 @@ FORK = """
 import os, threading, time
 from attnflow.scoring.flow import compiled
 if {quick}:
-    compiled._compile = lambda: time.sleep(1) or b"f\\n"
-    compiled._loaded = lambda code, names: {{"columns": lambda *given: None}}
+    compiled._compile = lambda name: time.sleep(1) or b"f\\n"
+    compiled._loaded = lambda code, symbol, kinds: lambda *given: None
     compiled._read = lambda path: None
     compiled._keep = lambda path, data: None
     work = lambda: compiled.kernel("columns")
