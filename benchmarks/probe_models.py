@@ -129,7 +129,7 @@ def layer_curves(verbs: pd.DataFrame, referents: pd.DataFrame) -> Any:
             low, high = part["mean"] - part["half_width"], part["mean"] + part["half_width"]
             panel.fill_between(part["layer"], low, high, color=colour, alpha=0.2, linewidth=0)
         panel.axhline(0, color="0.8", linewidth=0.8, zorder=0)
-        panel.set(title=f"verb number: {reference}", xlabel="layer", ylim=(-0.65, 0.65))
+        panel.set(title=f"verb number: {reference}", xlabel="layer", ylim=(-0.85, 0.85))
     panels[0].set_ylabel("Spearman correlation")
     panels[0].legend(frameon=False, fontsize="small")
     by_layer = referents[referents["layer"] != "input"]
