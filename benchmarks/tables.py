@@ -33,13 +33,17 @@ import torch
 from report import FOLDER
 from rich.progress import track
 
-from attnflow import AttnFlowError, blankout, capture, flow, gradient, raw, rollout
+from attnflow import AttnFlowError, capture, flow, raw, rollout
 from attnflow.correlation import correlate
 from attnflow.errors import AttnFlowWarning
+from attnflow.inputs.example import one_example
+from attnflow.inputs.running import undisturbed
 from attnflow.models import shipped
 from attnflow.probes import data, grammar, verb_number
 from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean
+from attnflow.scoring.blankout import blankout_of
+from attnflow.scoring.gradient import gradient_of, reductions_of
 
 METHODS = {"raw": raw, "rollout": rollout, "flow": flow}
 # Mean and standard deviation over 2,000 sentences (100 in Table 3, four of the layers), as printed in the paper.
@@ -106,26 +110,29 @@ VARIANTS_3 = (
 )  # fmt: skip
 # Kept beside the correlations: one number for every sentence.
 RATIO = (Variant("noise", "abs(Σ gradient) / Σ abs(gradient) of the logit", "abs_of_sum"), "gradient")
-BLANKS: dict[str, dict[str, Any]] = {"unk": {"blank": "unk"}, "delete": {"blank": "delete"}}
-PRODUCT = {"method": "input_x_gradient", "reduce": "abs_of_sum"}
+BLANKS = ("unk", "delete")
+SIZES = ("abs_sum", "l2", "abs_of_sum")  # reductions of one gradient
 Values = dict[tuple[Variant, str], np.ndarray]
 
 
 def references(model: Any, tokenizer: Any, text: str, right: int, names: set[str]) -> dict[str, Any]:
-    """The importance of the inputs by every reference that the variants name."""
+    """The importance of the inputs by every reference that the variants name; the text is encoded and run once."""
     out = {}
-    for name in names:
-        if name in BLANKS:
-            out[name] = blankout(model, tokenizer, text, target=right, score="prob", **BLANKS[name])
-        elif name == "predicted":
-            out[name] = blankout(model, tokenizer, text, blank="unk", score="prob")
-        else:
-            how = PRODUCT if name == "product" else {"reduce": name}
-            with warnings.catch_warnings():
-                # That |Σg| is rounding error is what these rows show.
-                warnings.simplefilter("ignore", AttnFlowWarning)
-                out[name] = gradient(model, tokenizer, text, target=right, **how)
-    return out
+    with undisturbed(model) as module, warnings.catch_warnings():
+        # That |Σg| is rounding error is what these rows show.
+        warnings.simplefilter("ignore", AttnFlowWarning)
+        example = one_example(module, tokenizer, text)
+        of_right, of_prediction = (example.goal(target, None, "prob")[0] for target in (right, None))
+        for name in names - set(SIZES):
+            if name in BLANKS:
+                out[name] = blankout_of(example, of_right, blank=name, score="prob")
+            elif name == "predicted":
+                out[name] = blankout_of(example, of_prediction, blank="unk", score="prob")
+            elif name == "product":
+                out[name] = gradient_of(example, of_right, method="input_x_gradient", reduce="abs_of_sum")
+            else:
+                out[name] = gradient_of(example, of_right, reduce=name)
+        return out | reductions_of(example, of_right, [name for name in SIZES if name in names])
 
 
 def attention_rows(model: Any, tokenizer: Any, text: str, kinds: set[str]) -> dict[tuple[str, str], Any]:

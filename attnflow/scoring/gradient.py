@@ -132,11 +132,42 @@ def gradient_of(
     seed: int = 0,
 ) -> Relevance:
     """:func:`gradient` for an example whose goal is known."""
-    _check(method, reduce, steps, batch_size)
+    how: dict[str, Any] = {"baseline": baseline, "steps": steps, "batch_size": batch_size, "route": route, "seed": seed}
+    return reductions_of(example, goal, (reduce,), method=method, score=score, **how)[reduce]
+
+
+def reductions_of(
+    example: Example,
+    goal: Goal,
+    reduces: Sequence[str],
+    *,
+    method: str = "saliency",
+    score: str | None = None,
+    baseline: str | int = "zero",
+    steps: int = 32,
+    batch_size: int = 32,
+    route: str = "auto",
+    seed: int = 0,
+) -> dict[str, Relevance]:
+    """:func:`gradient_of` by the names of several reductions, from one gradient; "paper" differentiates another score.
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> sizes = dict(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    >>> tiny = BertForSequenceClassification(BertConfig(**sizes)).eval()
+    >>> with undisturbed(tiny) as module:
+    ...     example = examples(module, None, [1, 5, 6, 2])[0][0]
+    ...     found = reductions_of(example, example.goal(None, None, "logit")[0], ("abs_sum", "l2"))
+    >>> bool((found["abs_sum"].scores >= found["l2"].scores).all())
+    True
+    """
+    for reduce in reduces:
+        _check(method, reduce, steps, batch_size)
+    if "paper" in reduces and len(set(reduces)) > 1:
+        raise SelectionError("reduce='paper' is of p₀ − p₁ and cannot share a gradient with other reductions.")
     check_trained(example.model, "gradient")
     outputs = example.outputs
-    goal = _scored(goal, score, reduce)
-    goal = runner_up(goal, outputs) if reduce == "paper" else goal
+    goal = _scored(goal, score, reduces[0])
+    goal = runner_up(goal, outputs) if "paper" in reduces else goal
     with differentiable():
         embedder = None if example.patches is not None else find(example.model, example.inputs, route)
         start = example.pixels if embedder is None else embedder.embeddings(example.model, example.inputs)
@@ -145,23 +176,27 @@ def gradient_of(
         ends = _baselines(example, embedder, baseline, points) if METHODS[method][1] else ()
         with fixed_seed(seed):
             parts, delta = _captum(method, forward, points, ends, steps, batch_size)
-    scores = _scores(example, parts, REDUCTIONS[reduce])
     settings = {
         "attribution": method,
-        "reduce": reduce,
         **goal.settings(),
         "value": float(goal.values(outputs)[0]),
         "route": "pixels" if embedder is None else embedder.route,
         "module": "" if embedder is None else embedder.name,
     }
-    notes = example.notes + _cancelled(parts, reduce)
-    known: dict[str, Any] = {"position": goal.position, "target": goal.label}
+    notes = example.notes
     if ends:
         settings |= {"baseline": baseline, "steps": steps, "convergence_delta": delta}
         with torch.no_grad():
             notes += _far(method, steps, float(delta or 0.0), float((forward(*points) - forward(*ends)).sum()))
-    known["notes"] = notes
-    return Relevance(scores[None], example.tokens, ("input",), "gradient", settings, example.name, **known)
+    known: dict[str, Any] = {"position": goal.position, "target": goal.label}
+    return {
+        reduce: Relevance(
+            _scores(example, parts, REDUCTIONS[reduce])[None], example.tokens, ("input",), "gradient",
+            {"attribution": method, "reduce": reduce, **settings}, example.name,
+            notes=notes + _cancelled(parts, reduce), **known,
+        )
+        for reduce in reduces
+    }  # fmt: skip
 
 
 def _cancelled(parts: Sequence[Tensor], reduce: str) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,8 @@ import torch
 from attnflow import gradient
 from attnflow.errors import AttnFlowWarning, CaptureError, InputError, SelectionError
 from attnflow.inputs.embedding import find
-from attnflow.scoring.gradient import CANCELLING, METHODS, NOISE, REDUCTIONS
+from attnflow.inputs.example import one_example
+from attnflow.scoring.gradient import CANCELLING, METHODS, NOISE, REDUCTIONS, gradient_of, reductions_of
 from tests.tiny_models import FAMILIES, IDS, TEXT, state, tiny, tokenizer
 
 POSITION = {"bert-mlm": 3}
@@ -271,3 +274,23 @@ def test_a_sum_of_dimensions_that_cancel_is_warned_of_with_its_ratio(reduce):
 def test_a_sum_that_says_something_is_not_warned_of(name, options, recwarn):
     assert gradient(tiny(name), text=IDS, **options).notes == ()
     assert not [w for w in recwarn if issubclass(w.category, AttnFlowWarning)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_several_reductions_of_one_gradient_are_those_of_one_each(method):
+    example = one_example(tiny("bert"), tokenizer(), [*IDS])
+    goal, _ = example.goal(None, None, "logit")
+    reduces = [name for name in REDUCTIONS if name != "paper"]
+    with pytest.warns(AttnFlowWarning) if method == "saliency" else contextlib.nullcontext():
+        together = reductions_of(example, goal, reduces, method=method, steps=8)
+        for reduce in reduces:
+            alone = gradient_of(example, goal, method=method, reduce=reduce, steps=8)
+            assert together[reduce].scores.tolist() == alone.scores.tolist()
+            assert together[reduce].settings == alone.settings and together[reduce].notes == alone.notes
+
+
+def test_the_papers_reduction_does_not_share_a_gradient():
+    example = one_example(tiny("bert"), tokenizer(), [*IDS])
+    goal, _ = example.goal(None, None, "logit")
+    with pytest.raises(SelectionError, match="reduce='paper' is of p₀ − p₁ and cannot share a gradient"):
+        reductions_of(example, goal, ("abs_sum", "paper"))
