@@ -72,7 +72,7 @@ def pronoun_parts(model: Any, tokenizer: Any, folder: Path, count: int, by_layer
         # A masked model is asked for the pronoun, and without that the sentences of both groups are the same.
         if kind_of(model) != "masked" or not example.group.endswith("anti"):
             groups.setdefault(example.group, []).append(example)
-    asked = probed(model, tokenizer, groups, count, ["raw"])
+    asked = probed(model, tokenizer, groups, count, ())
     rates = [
         [r.name, r.count, f"{r.share:.3f} ({r.interval[0]:.3f}–{r.interval[1]:.3f})"] for r in pronouns.choices(asked)
     ]

@@ -130,6 +130,7 @@ def probe(
     """The model's choice and every method's scores for the two referents.
 
     Args:
+        methods: by default raw attention, rollout, flow and the references; () asks for the choice alone.
         mode: "form": the pronoun is left out, and the model says which of the two forms belongs there (a masked model
             at the mask; a causal one after the text so far, so both referents must stand before it). "referent"
             (causal models): the sentence is given with its pronoun and continued by :data:`PROMPT`, and the model says
@@ -158,7 +159,8 @@ def probe(
     choice = int(odds[1] > odds[0])
     encoding, position, pair = asked.where_answers_part()
     target = (pair[choice], pair[1 - choice])
-    found = scores(model, tokenizer, encoding, methods, position, target, residual=residual, blank=blank)
+    how: dict[str, Any] = {"residual": residual, "blank": blank}
+    found = scores(model, tokenizer, encoding, methods, position, target, **how) if methods else {}
     pairs = {
         name: np.stack([r.scores[:, places].sum(1) for places in asked.referents], 1).astype(np.float64)
         for name, r in found.items()
@@ -253,13 +255,16 @@ def _answers(tokenizer: Any, words: Sequence[str], whole: bool = False) -> tuple
 
 def _odds(model: Any, asked: _Question) -> tuple[float, float]:
     """Mean log-probability of the tokens of each answer, one after another: a long name is not worse for its length."""
-    a, b = (_log_probability(model, asked, answer) / len(answer) for answer in asked.answers)
+    runs: dict[tuple[int, ...], torch.Tensor] = {}  # answers that part at their last token are read from one run
+    for answer in asked.answers:
+        given = tuple(answer[:-1])
+        if given not in runs:
+            runs[given] = log_probabilities(model, _longer(asked.encoding, given), asked.position, len(answer))
+    a, b = (
+        sum(float(runs[tuple(answer[:-1])][i, token]) for i, token in enumerate(answer)) / len(answer)
+        for answer in asked.answers
+    )
     return a, b
-
-
-def _log_probability(model: Any, asked: _Question, answer: list[int]) -> float:
-    found = log_probabilities(model, _longer(asked.encoding, answer[:-1]), asked.position, len(answer))
-    return sum(float(found[i, token]) for i, token in enumerate(answer))
 
 
 def _longer(encoding: Any, ids: Sequence[int]) -> Any:

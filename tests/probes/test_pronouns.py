@@ -110,6 +110,16 @@ def test_names_are_scored_by_all_their_pieces(causal, text, names, end, answers)
     assert np.abs(result.scores["blankout"]).max() > 0
 
 
+def test_the_choice_alone_takes_one_run_where_the_names_part_at_their_last_token(causal):
+    model, tokenizer = causal
+    runs = []
+    hook = model.register_forward_hook(lambda *_: runs.append(1))
+    alone = probe(model, tokenizer, GIVEN, methods=())
+    hook.remove()
+    assert len(runs) == 1 and alone.scores == {} and alone.layers == ("input",)
+    assert alone.odds == probe(model, tokenizer, GIVEN, methods=["raw"]).odds
+
+
 def test_names_keep_their_case():
     example = PronounExample.of("The CEO met Ann before she left", ("CEO", "Ann"), ("he", "she"), "she")
     prompt, named = pronouns._continued(example)
