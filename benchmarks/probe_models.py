@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from report import FOLDER, made, markdown, save
-from rich.progress import track
 
 from attnflow.models.loading import load
 from attnflow.probes import data, grammar, pronouns, verb_number
@@ -49,7 +48,7 @@ def sample(items: list[Any], count: int, seed: int = 0) -> list[Any]:
 
 
 def accuracy(model: Any, tokenizer: Any, examples: list[VerbExample]) -> str:
-    choices = verb_number.choose(model, tokenizer, examples)
+    choices = verb_number.choose(model, tokenizer, examples, batch_size=16)
     rows = []
     for rate, base in zip(verb_number.accuracy(choices), verb_number.majority(choices), strict=True):
         low, high = rate.interval
@@ -58,11 +57,9 @@ def accuracy(model: Any, tokenizer: Any, examples: list[VerbExample]) -> str:
     return asked + "\n\n" + markdown(["attractors", "n", "accuracy (95 %)", "majority"], rows)
 
 
-def probed(model: Any, tokenizer: Any, groups: dict[str, list[Any]], count: int, methods: Sequence[str]) -> list[Any]:
-    """Results for ``count`` sentences, the same number of each group."""
-    chosen = [e for own in groups.values() for e in sample(own, count // len(groups))]
-    found = (pronouns.probe_all(model, tokenizer, [e], methods) for e in track(chosen, "Pronouns", transient=True))
-    return [result for part in found for result in part]
+def some(groups: dict[str, list[Any]], count: int) -> list[Any]:
+    """``count`` sentences, the same number of each group."""
+    return [e for own in groups.values() for e in sample(own, count // len(groups))]
 
 
 def pronoun_parts(model: Any, tokenizer: Any, folder: Path, count: int, by_layer: int) -> tuple[str, str, pd.DataFrame]:
@@ -72,11 +69,11 @@ def pronoun_parts(model: Any, tokenizer: Any, folder: Path, count: int, by_layer
         # A masked model is asked for the pronoun, and without that the sentences of both groups are the same.
         if kind_of(model) != "masked" or not example.group.endswith("anti"):
             groups.setdefault(example.group, []).append(example)
-    asked = probed(model, tokenizer, groups, count, ())
+    asked = pronouns.choose(model, tokenizer, some(groups, count))
     rates = [
         [r.name, r.count, f"{r.share:.3f} ({r.interval[0]:.3f}–{r.interval[1]:.3f})"] for r in pronouns.choices(asked)
     ]
-    results = probed(model, tokenizer, groups, by_layer, names(shown=True))
+    results = pronouns.probe_all(model, tokenizer, some(groups, by_layer), names(shown=True))
     one = pronouns.first(asked)
     said = f"The model chooses the first referent in {one.share:.2f} of {one.count} sentences."
     return markdown(["group", "n", "right referent (95 %)"], rates), said, pronouns.table(results)

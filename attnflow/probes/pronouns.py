@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 
 from attnflow.errors import InputError, SelectionError
+from attnflow.inputs.encode import device_of
 from attnflow.probes.pronoun_data import GAP, PAPER, PronounExample, Span, read_winobias
 from attnflow.probes.rates import Rate, rates
-from attnflow.probes.scoring import by_unknown, is_unknown, kind_of, log_probabilities, scores, warn_unknown, word_ids
+from attnflow.probes.scoring import by_unknown, is_unknown, kind_of, right_padded, scores, warn_unknown, word_ids
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import find, names
 
@@ -37,6 +38,7 @@ __all__ = [
     "PronounExample",
     "Result",
     "choices",
+    "choose",
     "first",
     "probe",
     "probe_all",
@@ -130,7 +132,6 @@ def probe(
     """The model's choice and every method's scores for the two referents.
 
     Args:
-        methods: by default raw attention, rollout, flow and the references; () asks for the choice alone.
         mode: "form": the pronoun is left out, and the model says which of the two forms belongs there (a masked model
             at the mask; a causal one after the text so far, so both referents must stand before it). "referent"
             (causal models): the sentence is given with its pronoun and continued by :data:`PROMPT`, and the model says
@@ -155,12 +156,11 @@ def probe(
     kind = kind_of(model)
     mode = _mode(mode, kind, example)
     asked = _question(tokenizer, example, kind, mode)
-    odds = _odds(model, asked)
+    odds = _odds(model, [asked])[0]
     choice = int(odds[1] > odds[0])
     encoding, position, pair = asked.where_answers_part()
     target = (pair[choice], pair[1 - choice])
-    how: dict[str, Any] = {"residual": residual, "blank": blank}
-    found = scores(model, tokenizer, encoding, methods, position, target, **how) if methods else {}
+    found = scores(model, tokenizer, encoding, methods, position, target, residual=residual, blank=blank)
     pairs = {
         name: np.stack([r.scores[:, places].sum(1) for places in asked.referents], 1).astype(np.float64)
         for name, r in found.items()
@@ -253,18 +253,26 @@ def _answers(tokenizer: Any, words: Sequence[str], whole: bool = False) -> tuple
     return a, b
 
 
-def _odds(model: Any, asked: _Question) -> tuple[float, float]:
-    """Mean log-probability of the tokens of each answer, one after another: a long name is not worse for its length."""
-    runs: dict[tuple[int, ...], torch.Tensor] = {}  # answers that part at their last token are read from one run
-    for answer in asked.answers:
-        given = tuple(answer[:-1])
-        if given not in runs:
-            runs[given] = log_probabilities(model, _longer(asked.encoding, given), asked.position, len(answer))
-    a, b = (
-        sum(float(runs[tuple(answer[:-1])][i, token]) for i, token in enumerate(answer)) / len(answer)
-        for answer in asked.answers
-    )
-    return a, b
+@torch.no_grad()
+def _odds(model: Any, questions: Sequence[_Question]) -> list[tuple[float, float]]:
+    """Mean log-probability of the tokens of both answers to each question: a long name is not worse for its length.
+
+    All come from one run; answers that part at their last token share a row of it.
+    """
+    rows = list(dict.fromkeys((i, tuple(a[:-1])) for i, q in enumerate(questions) for a in q.answers))
+    given = [[*questions[i].encoding["input_ids"][0].tolist(), *ids] for i, ids in rows]
+    batch = right_padded(given, getattr(model.config, "pad_token_id", None))
+    device = device_of(model)
+    logits = model(**{name: part.to(device) for name, part in batch.items()}).logits
+    found = []
+    for i, asked in enumerate(questions):
+        odds = []
+        for answer in asked.answers:
+            at = slice(asked.position, asked.position + len(answer))
+            said = logits[rows.index((i, tuple(answer[:-1]))), at].float().log_softmax(-1)
+            odds.append(sum(float(said[k, token]) for k, token in enumerate(answer)) / len(answer))
+        found.append((odds[0], odds[1]))
+    return found
 
 
 def _longer(encoding: Any, ids: Sequence[int]) -> Any:
@@ -273,6 +281,49 @@ def _longer(encoding: Any, ids: Sequence[int]) -> Any:
         return encoding
     given = torch.cat([encoding["input_ids"], torch.tensor([list(ids)])], 1)
     return {"input_ids": given, "attention_mask": torch.ones_like(given)}
+
+
+def choose(
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[PronounExample],
+    mode: str | None = None,
+    batch_size: int = 16,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """The model's choices alone, many examples in one run; examples that this model cannot be asked are left out.
+
+    The results are those of :func:`probe_all` without scores.
+    """
+    kind = kind_of(model)
+    asked: list[tuple[PronounExample, str, _Question]] = []
+    for example in examples:
+        try:
+            own = _mode(mode, kind, example)
+            asked.append((example, own, _question(tokenizer, example, kind, own)))
+        except InputError:
+            if len(examples) == 1:
+                raise
+    results: dict[int, Result] = {}
+    order = sorted(range(len(asked)), key=lambda i: asked[i][2].encoding["input_ids"].shape[1])
+    for start in range(0, len(order), batch_size):
+        chunk = order[start : start + batch_size]
+        for i, odds in zip(chunk, _odds(model, [asked[i][2] for i in chunk]), strict=True):
+            example, own, question = asked[i]
+            place = question.where_answers_part()[1]
+            choice = int(odds[1] > odds[0])
+            results[i] = Result(example, own, choice, odds, place, (), (), {}, question.unknown)
+        if progress is not None:
+            progress(len(results), len(asked))
+    return _told([results[i] for i in range(len(asked))], model, len(examples))
+
+
+def _told(results: list[Result], model: Any, count: int) -> list[Result]:
+    """The results, if there are any; unknown words are warned of."""
+    if not results:
+        raise InputError(f"None of {count} examples can be asked of {type(model).__name__}.")
+    warn_unknown(sum(one.unknown for one in results), len(results), unknown(results))
+    return results
 
 
 def probe_all(
@@ -295,10 +346,7 @@ def probe_all(
                 raise
         if progress is not None:
             progress(done, len(examples))
-    if not results:
-        raise InputError(f"None of {len(examples)} examples can be asked of {type(model).__name__}.")
-    warn_unknown(sum(one.unknown for one in results), len(results), unknown(results))
-    return results
+    return _told(results, model, len(examples))
 
 
 def first(results: Sequence[Result]) -> Rate:

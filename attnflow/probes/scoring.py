@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
 
 from attnflow.comparing.scorer import Scorer
 from attnflow.errors import AttnFlowWarning, InputError, SelectionError
-from attnflow.inputs.encode import device_of
 from attnflow.inputs.example import one_example
 from attnflow.inputs.running import generates, undisturbed
 from attnflow.probes.rates import Rate
@@ -55,13 +54,18 @@ def word_ids(tokenizer: Any, word: str) -> list[int]:
     return list(tokenizer(word, add_special_tokens=False)["input_ids"])
 
 
-@torch.no_grad()
-def log_probabilities(model: Any, encoding: Mapping[str, Any], position: int, count: int = 1) -> torch.Tensor:
-    """``[count, vocabulary]``: log-probabilities of the model at ``count`` positions of one text, from ``position``."""
-    device = device_of(model)
-    inputs = {k: v.to(device) for k, v in encoding.items() if k in ("input_ids", "attention_mask", "token_type_ids")}
-    logits = model(**inputs).logits
-    return torch.log_softmax(logits[0, position : position + count].float(), -1).cpu()
+def right_padded(rows: Sequence[Sequence[int]], pad: int | None) -> dict[str, torch.Tensor]:
+    """Rows of ids as one batch; shorter ones are padded on the right.
+
+    >>> right_padded([[5, 6], [7]], 0)["attention_mask"].tolist()
+    [[1, 1], [1, 0]]
+    """
+    ids = torch.full((len(rows), max(map(len, rows))), pad or 0, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, own in enumerate(rows):
+        ids[i, : len(own)] = torch.tensor(own)
+        mask[i, : len(own)] = 1
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 def scores(

@@ -22,7 +22,16 @@ from attnflow.models.shipped import LABELS
 from attnflow.models.shipped import load as load  # where users look for it
 from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean, Rate, rates
-from attnflow.probes.scoring import by_unknown, is_unknown, kind_of, natural, scores, warn_unknown, word_ids
+from attnflow.probes.scoring import (
+    by_unknown,
+    is_unknown,
+    kind_of,
+    natural,
+    right_padded,
+    scores,
+    warn_unknown,
+    word_ids,
+)
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import find, names
 
@@ -126,13 +135,8 @@ def margins(model: Any, queries: Sequence[Query]) -> list[float]:
     pad = getattr(model.config, "pad_token_id", None)
     if pad is None and rows[0].position is None and len(rows) > 1:
         return [margin for q in queries for margin in margins(model, [q])]
-    width = max(map(len, given))
-    ids = torch.full((len(given), width), pad or 0, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for i, own in enumerate(given):
-        ids[i, : len(own)] = torch.tensor(own)
-        mask[i, : len(own)] = 1
-    logits = model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits.float().cpu()
+    batch = {name: part.to(device) for name, part in right_padded(given, pad).items()}
+    logits = model(**batch).logits.float().cpu()
     values = iter([_value(logits[i], row) for i, row in enumerate(rows)])
     return [next(values) - (0.0 if q.against is None else next(values)) for q in queries]
 

@@ -110,14 +110,29 @@ def test_names_are_scored_by_all_their_pieces(causal, text, names, end, answers)
     assert np.abs(result.scores["blankout"]).max() > 0
 
 
-def test_the_choice_alone_takes_one_run_where_the_names_part_at_their_last_token(causal):
-    model, tokenizer = causal
+@pytest.mark.parametrize("kind", ["causal", "masked"])
+def test_choices_alone_are_those_of_the_probe_from_fewer_runs(kind, request):
+    model, tokenizer = request.getfixturevalue(kind)
+    examples = [*PAPER, GIVEN] if kind == "causal" else [*PAPER]
     runs = []
     hook = model.register_forward_hook(lambda *_: runs.append(1))
-    alone = probe(model, tokenizer, GIVEN, methods=())
+    alone = pronouns.choose(model, tokenizer, examples, batch_size=8)
     hook.remove()
-    assert len(runs) == 1 and alone.scores == {} and alone.layers == ("input",)
-    assert alone.odds == probe(model, tokenizer, GIVEN, methods=["raw"]).odds
+    assert len(runs) == 1
+    for one, result in zip(alone, probe_all(model, tokenizer, examples, ["raw"]), strict=True):
+        assert one.odds == pytest.approx(result.odds, abs=1e-5) and one.scores == {}
+        assert (one.example, one.choice, one.position) == (result.example, result.choice, result.position)
+        assert (one.mode, one.unknown) == (result.mode, result.unknown)
+
+
+def test_choices_that_cannot_be_asked(causal):
+    model, tokenizer = causal
+    late = PronounExample.of("[MASK] thanked Tom and Ann .", ("Tom", "Ann"), ("he", "she"))
+    with pytest.raises(AttnFlowError, match="stands behind the pronoun"):
+        pronouns.choose(model, tokenizer, [late])
+    with pytest.raises(AttnFlowError, match="None of 2 examples can be asked of"):
+        pronouns.choose(model, tokenizer, [late, late])
+    assert len(pronouns.choose(model, tokenizer, [late, PAPER[0]])) == 1
 
 
 def test_names_keep_their_case():
