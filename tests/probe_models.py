@@ -20,7 +20,7 @@ WORDS = [*grammar.vocabulary(), *_MORE.split()]
 
 
 def data_folder() -> Path:
-    return Path(os.environ.get("ATTNFLOW_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    return Path(os.environ.get("ATTNFLOW_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")
