@@ -4,13 +4,15 @@
     python benchmarks/tables.py --depth
     python benchmarks/tables.py --redraw
 
-Each --model is a verb-number model that benchmarks/train_verb_number.py trained, one for each seed (default: the model
-inside the package). --data holds test.tsv.gz (hard: three quarters have attractors) and valid.tsv.gz (natural), and
-the correlations are computed on both. Each --sst2 is a classifier that benchmarks/train_sst2.py trained, for Table 3;
-it goes by the name of its folder. Every model's correlations are kept in --work, so a run that was stopped goes on.
-Without --data the sentences are those of the package's own grammar, and the docs stay as they are. ``--quick`` uses 20
-sentences and writes nothing. ``--depth`` measures alone how many flows are saturated by depth, on models of 6 to 30
-layers. ``--redraw`` computes nothing: it draws the figures and the short table from the recorded CSV files.
+Each --model is a verb-number model that benchmarks/train_verb_number.py trained; it goes by the seed in its
+training.json (default: the model inside the package, seed 0). --data holds test.tsv.gz (hard: three quarters have
+attractors) and valid.tsv.gz (natural), and the correlations are computed on both. Each --sst2 is a classifier that
+benchmarks/train_sst2.py trained, for Table 3; it goes by the name of its folder. Every model's correlations are kept in
+--work, so a run that was stopped goes on. ``--add`` keeps the recorded numbers of models that are not named, so that
+one can be added at a time. Without --data the sentences are those of the package's own grammar, and the docs stay as
+they are. ``--quick`` uses 20 sentences and writes nothing. ``--depth`` measures alone how many flows are saturated by
+depth, on models of 6 to 30 layers. ``--redraw`` computes nothing: it draws the figures and the short table from the
+recorded CSV files.
 
 The gradient of Tables 2 and 3 is measured by its size, Σ|g| or ‖g‖₂. The paper's |Σg| is zero up to rounding error
 where a norm stands behind the embeddings; it is computed as a demonstration, with |Σg| / Σ|g| of every sentence.
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -92,7 +95,7 @@ VARIANTS = (
     Variant("Table 2", "abs(Σ gradient · embedding)", "product"),
     Variant("Table 2", "rounding error: abs(Σ gradient of p₀ − p₁), as in the paper", "paper"),
 )
-# One more blank-out of every word costs more than all else together, so these are of the first model alone.
+# One more blank-out of every word costs more than all else together, so these are of the package's own model alone.
 ALONE = ("delete", "predicted")
 MAIN = tuple(v for v in VARIANTS if v.reference not in ALONE)
 VARIANTS_3 = (
@@ -199,9 +202,9 @@ def kept(
 
 
 def records(
-    table: str, part: str, runs: list[Values], names: list[str], variants: tuple[Variant, ...], seeds: bool = True
+    table: str, part: str, runs: list[Values], names: list[str], variants: tuple[Variant, ...]
 ) -> Iterator[dict[str, Any]]:
-    """One record for every variant, model, method and layer, where it was computed; ``seeds``: also over the models."""
+    """One record for every variant, model, method and layer, where it was computed."""
     for variant in (v for v in variants if v.table == table):
         for method in METHODS:
             shown = [
@@ -215,10 +218,21 @@ def records(
                         "model": name, "layer": layer, "mean": mean.mean, "std": mean.std,
                         "half_width": mean.half_width, "missing": mean.missing,
                     }  # fmt: skip
-            if seeds and len(shown) > 1:
-                means = np.array([np.nanmean(found, 0) for _, found in shown])
-                for layer, (mean, spread) in enumerate(zip(means.mean(0), means.std(0, ddof=1), strict=True)):
-                    yield same | {"model": tables_page.SEEDS, "layer": layer, "mean": mean, "std": spread}
+
+
+def with_seeds(frame: pd.DataFrame) -> pd.DataFrame:
+    """The records with the mean over the seeds and their standard deviation, where there are several."""
+    own = frame[frame["model"] != tables_page.SEEDS]
+    of_seeds = own[own["model"].str.match(r"seed \d+$")]
+    keys = ["table", "set", "variant", "method", "layer"]
+    over = of_seeds.groupby(keys, sort=False)["mean"].agg(["mean", "std", "count"]).reset_index()
+    several = over[over["count"] > 1].drop(columns="count").assign(model=tables_page.SEEDS)
+    return pd.concat([own, several], ignore_index=True)[COLUMNS] if len(several) else own.reset_index(drop=True)
+
+
+def added(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    """The recorded rows of models that are not in ``new``, and behind them the new ones."""
+    return pd.concat([old[~old["model"].isin(new["model"])], new], ignore_index=True)
 
 
 def noise_records(part: str, runs: list[Values], names: list[str]) -> Iterator[dict[str, Any]]:
@@ -239,6 +253,13 @@ def published() -> Iterator[dict[str, Any]]:
                     yield same | {"layer": layer, "mean": mean, "std": std}
 
 
+def seed_of(folder: Path | None) -> str:
+    """The name of a verb-number model: its seed; the one inside the package has 0."""
+    facts = None if folder is None else folder / "training.json"
+    seed = json.loads(facts.read_text())["seed"] if facts is not None and facts.is_file() else 0
+    return f"seed {seed}"
+
+
 Loaded = list[tuple[Any, Any]]
 Rows = list[dict[str, Any]]
 
@@ -247,29 +268,29 @@ def verb_records(
     models: list[Path | None], loaded: Loaded, source: Path | None, count: int, work: Path | None
 ) -> tuple[Rows, Rows]:
     """Tables 1 and 2 on every set of sentences, and how much of the gradient is left in its sum."""
-    names = [f"seed {i}" for i in range(len(models))]
+    names = [seed_of(folder) for folder in models]
     found, noise = [], []
     for part in ("grammar",) if source is None else ("test", "valid"):
         examples, runs = sentences(source, part, count), []
         for folder, (model, tokenizer) in zip(models, loaded, strict=True):
             texts = [(e.prefix, int(model.config.label2id[e.label])) for e in examples]
-            runs.append(kept(work, folder, texts, (model, tokenizer), MAIN if runs else VARIANTS))
+            runs.append(kept(work, folder, texts, (model, tokenizer), VARIANTS if folder is None else MAIN))
         for table in ("Table 1", "Table 2"):
             found += records(table, part, runs, names, VARIANTS)
         noise += noise_records(part, runs, names)
     return found, noise
 
 
-def accuracy_records(loaded: Loaded, source: Path | None, count: int) -> Iterator[dict[str, Any]]:
+def accuracy_records(names: list[str], loaded: Loaded, source: Path | None, count: int) -> Iterator[dict[str, Any]]:
     """Accuracy by number of attractors, with that of always choosing the more frequent number."""
     for part in ("valid", "test") if source is not None else ("grammar",):
         examples = sentences(source, part, 10**9 if count >= 1000 and source is not None else count)
-        for seed, (model, tokenizer) in enumerate(loaded):
+        for name, (model, tokenizer) in zip(names, loaded, strict=True):
             choices = verb_number.choose(model, tokenizer, examples, batch_size=128)
             for rate, base in zip(verb_number.accuracy(choices), verb_number.majority(choices), strict=True):
                 low, high = rate.interval
                 yield {
-                    "set": part, "model": f"seed {seed}", "attractors": rate.name, "n": rate.count,
+                    "set": part, "model": name, "attractors": rate.name, "n": rate.count,
                     "accuracy": rate.share, "low": low, "high": high, "majority": base.share,
                 }  # fmt: skip
 
@@ -291,7 +312,7 @@ def sst2_records(folders: list[Path], file: Path, count: int, work: Path | None)
         runs.append(kept(work, folder, texts[:count], (model, tokenizer), VARIANTS_3))
         share = right / len(texts)
         accuracy.append({"set": "sst2", "model": name, "attractors": "all", "n": len(texts), "accuracy": share})
-    found = records("Table 3", "sst2", runs, names, VARIANTS_3, seeds=False)
+    found = records("Table 3", "sst2", runs, names, VARIANTS_3)
     return list(found), accuracy, list(noise_records("sst2", runs, names))
 
 
@@ -335,6 +356,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parse.add_argument("--count", type=int, default=2000, help="sentences of each set (default: 2000)")
     parse.add_argument("--work", type=Path, default=Path("build/tables"), help="where finished parts are kept")
     parse.add_argument("--docs", type=Path, default=FOLDER.parent, help="where the page and its data are written")
+    parse.add_argument("--add", action="store_true", help="keep the recorded numbers of models that are not named")
     parse.add_argument("--figures", action="store_true", help="also draw docs/images/verb-number-*.png")
     parse.add_argument("--depth", action="store_true", help="only saturation by depth: its CSV file and figure")
     parse.add_argument("--redraw", action="store_true", help="draw from the recorded CSV files, without computing")
@@ -347,21 +369,27 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
 
 def compute(options: argparse.Namespace) -> tables_page.Frames:
     """The correlations, the accuracies, and the ratios of |Σg| to Σ|g|."""
-    models: list[Path | None] = options.model or [None]
+    models: list[Path | None] = options.model or ([] if options.add and options.sst2 else [None])
     count, work = (20, None) if options.quick else (options.count, options.work)
     loaded = [verb_number.load(folder) for folder in models]
     found, noise = verb_records(models, loaded, options.data, count, work)
-    accuracy = list(accuracy_records(loaded, options.data, count))
+    accuracy = list(accuracy_records([seed_of(folder) for folder in models], loaded, options.data, count))
     if options.sst2:
         parts = zip((found, accuracy, noise), sst2_records(options.sst2, options.sst2_data, count, work), strict=True)
         found, accuracy, noise = (own + more for own, more in parts)
-    return frame_of([*published(), *found]), pd.DataFrame(accuracy), pd.DataFrame(noise)
+    frames = (frame_of([*published(), *found]), pd.DataFrame(accuracy), pd.DataFrame(noise))
+    if options.add:
+        one, two, three = (added(old, new) for old, new in zip(tables_page.read(options.docs), frames, strict=True))
+        frames = (one, two, three)
+    return (with_seeds(frames[0]), *frames[1:])
+
+
+COLUMNS = ["table", "set", "variant", "model", "method", "layer", "mean", "std", "half_width", "missing"]
 
 
 def frame_of(found: list[dict[str, Any]]) -> pd.DataFrame:
     """The records as a table; what a record does not say is missing."""
-    columns = ["table", "set", "variant", "model", "method", "layer", "mean", "std", "half_width", "missing"]
-    return pd.DataFrame(found, columns=columns).convert_dtypes()
+    return pd.DataFrame(found, columns=COLUMNS).convert_dtypes()
 
 
 def main(arguments: list[str] | None = None) -> str:

@@ -77,7 +77,8 @@ def test_records_mean_spread_and_seeds_by_hand(load, tmp_path):
         {(v, m): values for v in variants for m in tables.METHODS}
         for variants, values in ((every, np.ones((2, 2))), (lead, other))
     ]
-    rows = list(tables.records("Table 1", "test", runs, ["seed 0", "seed 1"], tables.VARIANTS))
+    made = tables.frame_of(list(tables.records("Table 1", "test", runs, ["seed 0", "seed 1"], tables.VARIANTS)))
+    rows = tables.with_seeds(made).to_dict("records")
     # Three methods, two layers: two seeds and their mean of the leading variants, one seed of the others.
     assert len(rows) == 3 * 2 * (3 * len(lead) + len(every) - len(lead))
     flow = [r for r in rows if r["method"] == "flow" and r["variant"] == every[0].name and r["layer"] == 0]
@@ -85,8 +86,8 @@ def test_records_mean_spread_and_seeds_by_hand(load, tmp_path):
     assert flow[2]["std"] == pytest.approx(0.75 / np.sqrt(2))
     raw = [r for r in rows if r["model"] == "seed 1" and r["method"] == "raw" and r["variant"] == every[0].name]
     assert [r["missing"] for r in raw] == [0, 1]
-    apart = tables.records("Table 1", "test", runs, ["a", "b"], tables.VARIANTS, seeds=False)
-    assert {r["model"] for r in apart} == {"a", "b"}  # classifiers are no seeds of one model
+    apart = tables.frame_of(list(tables.records("Table 1", "test", runs, ["a", "b"], tables.VARIANTS)))
+    assert set(tables.with_seeds(apart)["model"]) == {"a", "b"}  # classifiers are no seeds of one model
     frame = tables.frame_of([*tables.published(), *rows])
     noise = pd.DataFrame({"set": ["test"], "ratio": [1.23e-8]})
     page.write(tmp_path, (frame, frame[["mean"]], noise))
@@ -95,6 +96,21 @@ def test_records_mean_spread_and_seeds_by_hand(load, tmp_path):
     assert page.short_table(again) == page.short_table(frame)
     assert "| blank-out | rollout | 0 | 0.32 | 0.62 ± 0.53 (+0.6) |" in page.short_table(frame)
     assert len(page.layer_curves(frame).axes) == 3  # nothing of Table 2 was computed
+
+
+def test_a_model_is_added_to_those_that_are_recorded(load, tmp_path):
+    tables = load("tables")
+    same = {"table": "Table 1", "set": "test", "variant": "v", "method": "raw", "layer": 0}
+    old = tables.frame_of([*tables.published(), same | {"model": "seed 0", "mean": 0.5}])
+    new = tables.frame_of([*tables.published(), same | {"model": "seed 1", "mean": 0.7}])
+    one = tables.with_seeds(tables.added(old, new))
+    assert one[one["set"] == "test"][["model", "mean"]].to_numpy().tolist()[:2] == [["seed 0", 0.5], ["seed 1", 0.7]]
+    (seeds,) = one[one["model"] == "seeds"].to_dict("records")
+    assert (seeds["mean"], seeds["std"]) == pytest.approx((0.6, 0.02**0.5)) and len(one) == len(old) + 2
+    again = tables.with_seeds(tables.added(one, new))  # the same model once more takes the place of its old rows
+    assert again.to_dict("records")[-1]["std"] == pytest.approx(0.02**0.5) and len(again) == len(one)
+    (tmp_path / "training.json").write_text('{"seed": 7}')
+    assert (tables.seed_of(None), tables.seed_of(tmp_path)) == ("seed 0", "seed 7")
 
 
 def test_the_sum_of_the_gradient_is_rounding_error_and_its_size_is_not(load):
