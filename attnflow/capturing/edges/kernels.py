@@ -2,7 +2,7 @@
 
 ALTI needs ‖y_i‖₁ − ‖y_i − T_i(j)‖₁: every coordinate of every part is needed once, and none is kept. In numbers this is
 n²·H·e multiplications per layer, about two thirds of the layer's own at 512 tokens. A matrix product would write all
-n²·e coordinates to memory; the kernel holds one part at a time, in the first cache.
+n²·e coordinates to memory; the kernel (distance_kernel.py) holds some of four parts at a time, in registers.
 
 Norms need ‖Σ_h α_h[i, j]·u_h[j]‖₂, and Gram matrices give it without any vector of a pair:
 
@@ -49,9 +49,11 @@ def distances(
     found = torch.empty(len(y), heads.shape[2], y.shape[1], dtype=y.dtype)
     factor = torch.ones(y.shape[:2], dtype=y.dtype) if scale is None else scale.contiguous()
     weights, flat, y = weights.contiguous(), _flat(heads), y.contiguous()
+    from attnflow.capturing.edges import distance_kernel  # it imports numba
+
     for b in range(len(weights)):
         given = (weights[b].numpy(), flat, b * heads.shape[2], factor[b].numpy(), y[b].numpy())
-        columns(_compiled(_distances), found[b], first, *given)
+        columns(distance_kernel.distances, found[b], first, *given)
     return found.transpose(1, 2)
 
 
@@ -158,52 +160,6 @@ def _compiled(function: Callable[..., None]) -> Any:
 
     # Rounding may be in any order; infinities and NaN keep their meaning.
     return njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})(function)
-
-
-def _distances(
-    first: int, last: int, out: Any, skip: int, w: Any, heads: Any, before: int, scale: Any, y: Any
-) -> None:  # pragma: no cover: compiled
-    """``out`` [m', n] of ``w`` [H, n, m], ``heads`` [H, (before + m')·e], ``y`` [n, e]; four heads in one pass."""
-    count, n, _ = w.shape
-    width = y.shape[1]
-    rest, length, a = np.empty(width, y.dtype), np.empty(n, y.dtype), np.empty(count, y.dtype)
-    for i in range(n):
-        # Summed as the distances below are, so that a part of zero is at a distance of exactly the length.
-        for x in range(width):
-            rest[x] = y[i, x]
-        far = rest[0] * 0
-        for x in range(width):
-            far += abs(rest[x])
-        length[i] = far
-    for j in range(first, last):
-        at, end = (before + j) * width, (before + j + 1) * width
-        for i in range(n):
-            used = False
-            for h in range(count):
-                a[h] = w[h, i, skip + j] * scale[i]
-                used |= w[h, i, skip + j] != 0
-            if not used:
-                out[j, i] = 0
-                continue
-            for x in range(width):
-                rest[x] = y[i, x]
-            h = 0
-            while h + 4 <= count:
-                a0, a1, a2, a3 = a[h], a[h + 1], a[h + 2], a[h + 3]
-                u0, u1 = heads[h, at:end], heads[h + 1, at:end]
-                u2, u3 = heads[h + 2, at:end], heads[h + 3, at:end]
-                for x in range(width):
-                    rest[x] -= a0 * u0[x] + a1 * u1[x] + a2 * u2[x] + a3 * u3[x]
-                h += 4
-            while h < count:
-                a0, u0 = a[h], heads[h, at:end]
-                for x in range(width):
-                    rest[x] -= a0 * u0[x]
-                h += 1
-            far = rest[0] * 0
-            for x in range(width):
-                far += abs(rest[x])
-            out[j, i] = length[i] - far
 
 
 def _apart(

@@ -223,6 +223,22 @@ def test_other_devices_compute_the_same():
     assert torch.equal(later, one[..., 3:])
 
 
+@pytest.mark.parametrize("count", [1, 3, 16])
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (6, 33), (41, 100)])
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_distances_are_those_of_the_vectors(count: int, n: int, width: int, precision: torch.dtype):
+    """Rows and coordinates that fill no whole vector, causal rows, and a value of zero, which brings nothing."""
+    torch.manual_seed(count)
+    w, heads = torch.rand(2, count, n, n, dtype=precision).tril(), torch.randn(2, count, n, width, dtype=precision)
+    y, scale = torch.randn(2, n, width, dtype=precision), torch.rand(2, n, dtype=precision)
+    heads[1, :, n // 2] = 0
+    t = torch.einsum("bhij,bhje->bije", w, heads) * scale[..., None, None]
+    wanted = (y.abs().sum(-1)[..., None] - (y[:, :, None] - t).abs().sum(-1)) * w.sum(1).ne(0)
+    found = kernels.distances(w, heads, scale, y)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4 if precision == torch.float32 else 1e-10)
+    assert not found[1, :, n // 2].any() and torch.equal(found, found.tril())
+
+
 def test_lengths_are_those_of_the_vectors():
     torch.manual_seed(0)
     w, heads = torch.rand(2, 3, 5, 70), torch.randn(2, 3, 70, 6)
