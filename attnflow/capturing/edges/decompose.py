@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnflow.capturing.edges import parts
+from attnflow.capturing.edges import chain, parts
+from attnflow.capturing.edges.chain import Unsupported
 from attnflow.capturing.edges.follow import Open
-from attnflow.capturing.edges.parts import Parts, Unsupported
+from attnflow.capturing.edges.parts import Parts
 from attnflow.capturing.edges.steps import Step, View
 from attnflow.capturing.edges.trace import Trace
 from attnflow.capturing.plain import Again
@@ -114,7 +115,7 @@ class Decomposition:
             own = own_positions(opened.call, opened.site, n, m, opened.past, weights.device)
             own = own if own is None or rows is None else own[rows]
             whole = None if rows is None else (rows, n)
-            return parts.evaluate(
+            return chain.evaluate(
                 weights, opened.values, opened.out, own, steps, t, view, whole, opened.mixes, parts.ROOM
             )  # fmt: skip
         except Unsupported as error:

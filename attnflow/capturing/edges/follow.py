@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from attnflow.capturing.edges.steps import Linear, Norm, Step, View
+from attnflow.capturing.edges.steps import Linear, Norm, Product, Step, View
 from attnflow.capturing.plain import Again
 from attnflow.capturing.session import Call
 from attnflow.capturing.survey import Site
@@ -265,10 +265,13 @@ def projected(op: Operation, t: Any, form: Form, out: torch.Tensor) -> Form | No
     """The chain after a product with a matrix of the model."""
     weight: Any = None
     bias: Any = None
+    product = None
     if op.name == "linear":
         given = {**dict(zip(("input", "weight", "bias"), op.args, strict=False)), **op.kwargs}
         if given["input"] is t:
             weight, bias = given["weight"].T, given.get("bias")
+            if op.func is torch.nn.functional.linear and type(given["weight"]) in (torch.Tensor, torch.nn.Parameter):
+                product = Product.of(t, out)
     elif op.name == "addmm" and len(op.args) == 3 and op.args[1] is t:
         bias, _, weight = op.args
     elif op.name in PRODUCT and len(op.args) == 2 and op.args[0] is t and op.args[1].ndim == 2:
@@ -279,7 +282,7 @@ def projected(op: Operation, t: Any, form: Form, out: torch.Tensor) -> Form | No
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
         return None
     after = _after(view, weight.shape[1], out)
-    return form.then(Linear(weight, bias), view=after) if after is not None else None
+    return form.then(Linear(weight, bias, product), view=after) if after is not None else None
 
 
 def _contracted(equation: str, other: Any, view: View) -> tuple[torch.Tensor | None, View]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from attnflow.capturing import plain
 from attnflow.capturing.capture import capture
-from attnflow.capturing.edges import kernels, parts
+from attnflow.capturing.edges import chain, kernels, parts
 from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.zoo.check import differences, snapshot
@@ -183,6 +183,37 @@ def test_a_sum_that_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parts.Parts, "attention", lambda found: true(found) * 1.01)
     with pytest.raises(CaptureError, match=r"add up to something else than the model computed .relative error 0.0"):
         capture(tiny.model("llama"), inputs={"input_ids": torch.tensor([tiny.IDS])}, edges="norm")
+
+
+def test_the_product_of_the_model_itself_is_taken_only_where_it_is_one(monkeypatch: pytest.MonkeyPatch):
+    """The certificate reads the model's own projection, unless its result was written to behind torch's back."""
+    taken: list[bool] = []
+    true = chain._State._known
+
+    def known(state: Any, *given: Any) -> Any:
+        found = true(state, *given)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(chain._State, "_known", known)
+    model, given = tiny.model("llama"), {"input_ids": torch.tensor([tiny.IDS])}
+    wanted = capture(model, inputs=given, edges="norm").only
+    assert taken and all(taken)
+    taken.clear()
+    monkeypatch.setattr(chain, "_direction", lambda *_: torch.full((16,), float("nan")))
+    found = capture(model, inputs=given, edges="norm").only
+    assert taken and not any(taken)
+    assert np.array_equal(found.weights, wanted.weights)
+    monkeypatch.undo()
+
+    def spoil(module: Any, args: Any, out: torch.Tensor) -> None:
+        out.data[:, 1] *= 2
+
+    with (
+        model.model.layers[1].self_attn.o_proj.register_forward_hook(spoil),
+        pytest.raises(CaptureError, match=r"add up to something else than the model computed .relative error 0.[2-9]"),
+    ):
+        capture(model, inputs=given, edges="norm")
 
 
 def test_what_cannot_be_asked_for():
