@@ -113,18 +113,20 @@ def _watched(
     simple = plain.usable(eager, module, query, key, value, mask, args, kwargs)
     scaling = kwargs.get("scaling")
     weights: Any = None
+    held = None
     if simple:
         again = session.watch.by_rows and plain.many(query, key)
         every = None if again else Reduction("all", query.dtype)
         with torch._C.DisableTorchFunction():  # or each shape that is read would ask the watch first, for nothing
-            out, weights = plain.attention(query, key, value, mask, scaling, every, session.block, session.plans)
+            held = None if again else session.watch.lend(query, key)
+            out, weights = plain.attention(query, key, value, mask, scaling, every, session.block, session.plans, held)
         weights = plain.Again(query, key, mask, scaling) if again else weights
     else:
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)
         weights = None if weights is None else _four(weights.detach(), query)
     if weights is not None:
         session.hear(site)
-        session.watch.attended(call, site, Computed(weights, value, out, query, mixes=simple))
+        session.watch.attended(call, site, Computed(weights, value, out, query, mixes=simple, held=held))
     return out
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from attnflow.capturing.edges.steps import Linear, Norm, Product, Step, View
-from attnflow.capturing.plain import Again
+from attnflow.capturing.plain import Again, Held
 from attnflow.capturing.session import Call
 from attnflow.capturing.survey import Site
 
@@ -48,6 +48,7 @@ class Open:
         values: ``[B, H or a divisor, m, width]``.
         out: what attention gave, ``[B, n, H, width]``; None if the values were found where they are multiplied.
         mixes: True if ``out`` was computed as weights × values, and nothing else.
+        held: the memory in which the weights are, if it is to be used again.
         kept: the weights in the form in which a capture keeps them.
         rows: the output positions that ``weights`` has rows of, where those are not all.
         positions: the number of all output positions.
@@ -66,6 +67,7 @@ class Open:
     values: torch.Tensor | None = None
     out: torch.Tensor | None = None
     mixes: bool = False
+    held: Held | None = None
     kept: torch.Tensor | None = None
     rows: tuple[int, ...] | None = None
     positions: int = 0
@@ -77,7 +79,7 @@ class Open:
     def shut(self) -> None:
         """Let go of all tensors: what was made of this call stays numbered, and would hold them to the end."""
         self.closed, self.last = True, None
-        self.weights = self.values = self.out = self.kept = None
+        self.weights = self.values = self.out = self.held = self.kept = None
         for form in self.forms:
             form.steps, form.view = (), View(())
         self.forms.clear()

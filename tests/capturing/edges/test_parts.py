@@ -13,6 +13,7 @@ from torch import nn
 from attnflow.capturing import plain
 from attnflow.capturing.capture import capture
 from attnflow.capturing.edges import chain, kernels, parts
+from attnflow.capturing.reduce import Reduction
 from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.zoo.check import differences, snapshot
@@ -268,6 +269,22 @@ def test_distances_are_those_of_the_vectors(count: int, n: int, width: int, prec
     found = kernels.distances(w, heads, scale, y)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4 if precision == torch.float32 else 1e-10)
     assert not found[1, :, n // 2].any() and torch.equal(found, found.tril())
+
+
+def test_memory_that_is_used_again_holds_nothing_of_the_call_before():
+    """A layer that sees a window after one that sees all before, and the other way round."""
+    torch.manual_seed(0)
+    low = torch.finfo(torch.float32).min
+    full = torch.full((40, 40), low).triu(1)[None, None]
+    window = full + torch.full((40, 40), low).tril(-5)
+    window[window < low] = low
+    query, key, value = torch.randn(3, 1, 4, 40, 8).unbind()
+    held, every = plain.Held.of(query, key[:, :2]), Reduction("all", torch.float32)
+    for mask in (full, window, window, full, None, window):
+        given = (query, key[:, :2], value[:, :2], mask, None, every, 16)
+        wanted, found = plain.attention(*given, {}), plain.attention(*given, {}, held)
+        assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1])
+    assert held.fits(query, key) and not held.fits(query[:, :, :3], key)
 
 
 def test_lengths_are_those_of_the_vectors():
