@@ -220,7 +220,7 @@ def norm(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
         if rows is not None:
             mine = parts.itself(parts.weights)[..., rows].transpose(1, 2)
             with_residual[:, rows] = (mine * beside[:, parts.columns(rows, first)]).sum(-1)
-    out = lengths(parts.weights, torch.cat(pairs, -1))
+    out = lengths(parts.weights, pairs[0] if len(pairs) == 1 else torch.cat(pairs, -1))
     out = out if parts.scale is None else out.mul_(parts.scale.abs()[..., None])
     _join(parts, out, with_residual)
     return out, _aside(parts, lambda r: r.norm(dim=-1))
