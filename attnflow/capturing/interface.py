@@ -110,21 +110,24 @@ def _watched(
 ) -> Any:  # fmt: skip
     """The output of one call, whose weights and values go to the session's watch."""
     assert session.watch is not None
-    simple = plain.usable(eager, module, query, key, value, mask, args, kwargs)
     scaling = kwargs.get("scaling")
     weights: Any = None
-    if simple:
-        again = session.watch.by_rows and plain.many(query, key)
-        every = None if again else Reduction("all", query.dtype)
-        with torch._C.DisableTorchFunction():  # or each shape that is read would ask the watch first, for nothing
-            out, weights = plain.attention(query, key, value, mask, scaling, every, session.block, session.plans)
-        weights = plain.Again(query, key, mask, scaling) if again else weights
-    else:
+    held = None
+    with torch._C.DisableTorchFunction():  # or each shape that is read would ask the watch first, for nothing
+        simple = plain.usable(eager, module, query, key, value, mask, args, kwargs)
+        if simple:
+            again = session.watch.by_rows and plain.many(query, key)
+            every = None if again else Reduction("all", query.dtype)
+            held = None if again else session.watch.lend(query, key)
+            out, weights = plain.attention(query, key, value, mask, scaling, every, session.block, session.plans, held)
+            weights = plain.Again(query, key, mask, scaling) if again else weights
+    if not simple:
         out, weights = eager(module, query, key, value, mask, *args, **kwargs)
         weights = None if weights is None else _four(weights.detach(), query)
     if weights is not None:
         session.hear(site)
-        session.watch.attended(call, site, Computed(weights, value, out, query, mixes=simple))
+        with torch._C.DisableTorchFunction():
+            session.watch.attended(call, site, Computed(weights, value, out, query, mixes=simple, held=held))
     return out
 
 

@@ -7,11 +7,12 @@ on the first call of each module class. Grouped heads are not repeated: the quer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from attnflow.capturing import memory
 from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.survey import Eager, is_plain
 
@@ -109,15 +110,23 @@ def attention(
     reduction: Reduction | None,
     block: int | None,
     plans: Plans,
+    held: Held | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """(output ``[batch, queries, heads, width]``, reduced weights or None) of one call."""
+    """(output ``[batch, queries, heads, width]``, reduced weights or None) of one call.
+
+    ``held``: memory for the weights of all heads, where ``reduction`` keeps them as they are.
+    """
     batch, heads, rows, _ = query.shape
     groups, keys = key.shape[1], key.shape[2]
-    kept = reduction.buffer(batch, heads, rows, keys, query.device) if reduction is not None else None
+    size = block_rows(query, key, block)
+    steps = _plan(mask, rows, keys, size, plans)
+    if held is not None:
+        kept: torch.Tensor | None = held.cleared(steps)
+    else:
+        kept = reduction.buffer(batch, heads, rows, keys, query.device) if reduction is not None else None
     out = query.new_empty(batch, rows, heads, value.shape[-1])
     values = value.reshape(batch * groups, keys, value.shape[-1])
-    size = block_rows(query, key, block)
-    straight = kept is not None and _as_kept(kept, query, _plan(mask, rows, keys, size, plans))
+    straight = kept is not None and _as_kept(kept, query, steps)
     # One piece of memory for all blocks stays in the processor's cache.
     room = kept.view(-1) if kept is not None and straight else query.new_empty(batch * heads * min(size, rows) * keys)
     for start, stop, first, last, weights in blocks(query, key, mask, scaling, block, plans, room):
@@ -168,6 +177,37 @@ def blocks(
             scores[..., low - first : high - first] += shown
         torch.softmax(scores, -1, out=scores)
         yield start, stop, first, last, scores
+
+
+@dataclass(eq=False)
+class Held:
+    """Memory for the weights ``[batch, heads, queries, keys]`` of one call after the other.
+
+    The pages of fresh memory cost more than what is put into them. ``steps`` are the blocks of the call before: outside
+    of them there are zeros.
+    """
+
+    weights: torch.Tensor
+    steps: list[Step] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, query: torch.Tensor, key: torch.Tensor) -> Held:
+        """Zeros."""
+        return cls(memory.zeros((*query.shape[:3], key.shape[2]), query.dtype, query.device))
+
+    def fits(self, query: torch.Tensor, key: torch.Tensor) -> bool:
+        """True if it has the form of the weights of a call."""
+        form = (self.weights.shape, self.weights.dtype, self.weights.device)
+        return form == ((*query.shape[:3], key.shape[2]), query.dtype, query.device)
+
+    def cleared(self, steps: list[Step]) -> torch.Tensor:
+        """The weights, with zeros where the blocks of the next call write nothing."""
+        if self.steps and self.steps != steps:
+            for start, stop, first, last, *_ in steps:
+                self.weights[:, :, start:stop, :first] = 0
+                self.weights[:, :, start:stop, last:] = 0
+        self.steps = list(steps)
+        return self.weights
 
 
 @dataclass(frozen=True, eq=False)

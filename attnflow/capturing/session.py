@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from attnflow.capturing import memory
-from attnflow.capturing.plain import Again, Plans
+from attnflow.capturing.plain import Again, Held, Plans
 from attnflow.capturing.reduce import Reduction
 from attnflow.capturing.survey import Site, Survey
 from attnflow.capturing.trail import Trail
@@ -138,6 +138,7 @@ class Computed:
         query: the tensor of the queries.
         rows: the queries that ``weights`` has rows of, where those are not all.
         mixes: True if ``out`` was computed as weights × values, and nothing else.
+        held: the memory in which ``weights`` are, if the watch lent it.
     """
 
     weights: torch.Tensor | Again
@@ -146,6 +147,7 @@ class Computed:
     query: torch.Tensor
     rows: tuple[int, ...] | None = None
     mixes: bool = False
+    held: Held | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +174,9 @@ class Watch(Protocol):
 
     def around(self) -> AbstractContextManager[object]:
         """While the model runs."""
+
+    def lend(self, query: torch.Tensor, key: torch.Tensor) -> Held | None:
+        """Memory for the weights of one call; None if they are to have their own."""
 
     def attended(self, call: Call, site: Site, given: Computed) -> None:
         """A call through transformers' interface."""

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnflow.capturing.edges import parts
+from attnflow.capturing.edges import chain, parts
+from attnflow.capturing.edges.chain import Unsupported
 from attnflow.capturing.edges.follow import Open
-from attnflow.capturing.edges.parts import Parts, Unsupported
+from attnflow.capturing.edges.parts import Parts
 from attnflow.capturing.edges.steps import Step, View
 from attnflow.capturing.edges.trace import Trace
-from attnflow.capturing.plain import Again
+from attnflow.capturing.plain import Again, Held
 from attnflow.capturing.session import Call, Computed, Projection, Record, Session
 from attnflow.capturing.survey import Site
 from attnflow.errors import CaptureError
@@ -47,10 +48,16 @@ class Decomposition:
         self.by_rows = edges != "attention"
         self.norms = 0
         self.beside: set[str] = set()
+        self.free: list[Held] = []
 
     def around(self) -> AbstractContextManager[object]:
         """While the model runs."""
         return self.trace
+
+    def lend(self, query: torch.Tensor, key: torch.Tensor) -> Held:
+        """Memory for the weights of one call, which is free again as soon as the call is decomposed."""
+        at = next((k for k, held in enumerate(self.free) if held.fits(query, key)), None)
+        return Held.of(query, key) if at is None else self.free.pop(at)
 
     def attended(self, call: Call, site: Site, given: Computed) -> None:
         """A call through transformers' interface."""
@@ -98,6 +105,8 @@ class Decomposition:
                 norms, beside = found.norms, found.beside
                 del found, weights  # or they would be held while the next are computed
         self._keep(opened, pieces, error, t.dtype)
+        if opened.held is not None and opened.held.weights is opened.weights:
+            self.free = [opened.held]  # of the form that is used at present
         self.norms += norms
         if beside:
             self.beside.add(opened.call.name)
@@ -114,7 +123,7 @@ class Decomposition:
             own = own_positions(opened.call, opened.site, n, m, opened.past, weights.device)
             own = own if own is None or rows is None else own[rows]
             whole = None if rows is None else (rows, n)
-            return parts.evaluate(
+            return chain.evaluate(
                 weights, opened.values, opened.out, own, steps, t, view, whole, opened.mixes, parts.ROOM
             )  # fmt: skip
         except Unsupported as error:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from attnflow.capturing.edges.steps import Linear, Norm, Step, View
-from attnflow.capturing.plain import Again
+from attnflow.capturing.edges.steps import Linear, Norm, Product, Step, View
+from attnflow.capturing.plain import Again, Held
 from attnflow.capturing.session import Call
 from attnflow.capturing.survey import Site
 
@@ -48,6 +48,7 @@ class Open:
         values: ``[B, H or a divisor, m, width]``.
         out: what attention gave, ``[B, n, H, width]``; None if the values were found where they are multiplied.
         mixes: True if ``out`` was computed as weights × values, and nothing else.
+        held: the memory in which the weights are, if it is to be used again.
         kept: the weights in the form in which a capture keeps them.
         rows: the output positions that ``weights`` has rows of, where those are not all.
         positions: the number of all output positions.
@@ -66,6 +67,7 @@ class Open:
     values: torch.Tensor | None = None
     out: torch.Tensor | None = None
     mixes: bool = False
+    held: Held | None = None
     kept: torch.Tensor | None = None
     rows: tuple[int, ...] | None = None
     positions: int = 0
@@ -77,7 +79,7 @@ class Open:
     def shut(self) -> None:
         """Let go of all tensors: what was made of this call stays numbered, and would hold them to the end."""
         self.closed, self.last = True, None
-        self.weights = self.values = self.out = self.kept = None
+        self.weights = self.values = self.out = self.held = self.kept = None
         for form in self.forms:
             form.steps, form.view = (), View(())
         self.forms.clear()
@@ -265,10 +267,13 @@ def projected(op: Operation, t: Any, form: Form, out: torch.Tensor) -> Form | No
     """The chain after a product with a matrix of the model."""
     weight: Any = None
     bias: Any = None
+    product = None
     if op.name == "linear":
         given = {**dict(zip(("input", "weight", "bias"), op.args, strict=False)), **op.kwargs}
         if given["input"] is t:
             weight, bias = given["weight"].T, given.get("bias")
+            if op.func is torch.nn.functional.linear and type(given["weight"]) in (torch.Tensor, torch.nn.Parameter):
+                product = Product.of(t, out)
     elif op.name == "addmm" and len(op.args) == 3 and op.args[1] is t:
         bias, _, weight = op.args
     elif op.name in PRODUCT and len(op.args) == 2 and op.args[0] is t and op.args[1].ndim == 2:
@@ -279,7 +284,7 @@ def projected(op: Operation, t: Any, form: Form, out: torch.Tensor) -> Form | No
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
         return None
     after = _after(view, weight.shape[1], out)
-    return form.then(Linear(weight, bias), view=after) if after is not None else None
+    return form.then(Linear(weight, bias, product), view=after) if after is not None else None
 
 
 def _contracted(equation: str, other: Any, view: View) -> tuple[torch.Tensor | None, View]:

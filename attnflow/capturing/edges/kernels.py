@@ -2,14 +2,14 @@
 
 ALTI needs ‖y_i‖₁ − ‖y_i − T_i(j)‖₁: every coordinate of every part is needed once, and none is kept. In numbers this is
 n²·H·e multiplications per layer, about two thirds of the layer's own at 512 tokens. A matrix product would write all
-n²·e coordinates to memory; the kernel holds one part at a time, in the first cache.
+n²·e coordinates to memory; the kernel (distance_kernel.py) holds some of four parts at a time, in registers.
 
 Norms need ‖Σ_h α_h[i, j]·u_h[j]‖₂, and Gram matrices give it without any vector of a pair:
 
     ‖Σ_h α_h u_h‖² = αᵀ·G_j·α with G_j [H, H], the products of the head vectors u_h of input position j
 
-This takes n²·H² multiplications instead of n²·H·e. The kernel reads weights and Gram matrices as they lie in memory,
-some columns at a time; products of matrices would need the weights in another order.
+This takes n²·H² multiplications instead of n²·H·e. The kernel (length_kernel.py) reads weights and Gram matrices as
+they lie in memory, some columns at a time; products of matrices would need the weights in another order.
 """
 
 from __future__ import annotations
@@ -21,15 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-_WIDTH = 128
-"""Input positions in one pass."""
-
-_GROUP = 32
-"""Input positions of which it is asked whether any head sees one of them."""
-
-_NEAR = 512
-"""Input positions whose weights are read one after the other, while their Gram matrices are in the second cache."""
 
 
 def distances(
@@ -49,9 +40,11 @@ def distances(
     found = torch.empty(len(y), heads.shape[2], y.shape[1], dtype=y.dtype)
     factor = torch.ones(y.shape[:2], dtype=y.dtype) if scale is None else scale.contiguous()
     weights, flat, y = weights.contiguous(), _flat(heads), y.contiguous()
+    from attnflow.capturing.edges import distance_kernel  # it imports numba
+
     for b in range(len(weights)):
         given = (weights[b].numpy(), flat, b * heads.shape[2], factor[b].numpy(), y[b].numpy())
-        columns(_compiled(_distances), found[b], first, *given)
+        columns(distance_kernel.distances, found[b], first, *given)
     return found.transpose(1, 2)
 
 
@@ -79,8 +72,10 @@ def products(heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         gram = torch.matmul(across, across.transpose(-1, -2))
         found = gram[..., one, other] * torch.where(one == other, 1.0, 2.0).to(gram.dtype)
         return found.transpose(1, 2).contiguous(), gram[..., :-1, -1]
+    from attnflow.capturing.edges import length_kernel  # it imports numba
+
     out = heads.new_empty(len(one) + count - 1, batch * m)
-    columns(_compiled(_products), out.T, _flat(heads), width)
+    columns(length_kernel.products, out.T, _flat(heads), width)
     found, last = out[: len(one)], out[len(one) :]
     return found.view(-1, batch, m).transpose(0, 1).contiguous(), last.view(-1, batch, m).permute(1, 2, 0)
 
@@ -113,9 +108,12 @@ def lengths(weights: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
         for p, (one, other) in enumerate(torch.triu_indices(count, count).T.tolist()):
             out += weights[:, one] * weights[:, other] * pairs[:, p, None]
         return out.clamp_(min=0).sqrt_()
-    weights = weights.contiguous()
+    from attnflow.capturing.edges import length_kernel  # it imports numba
+
+    # The kernel reads whole vectors of input positions, also behind the last one.
+    weights, pairs = weights.contiguous(), torch.nn.functional.pad(pairs, (0, length_kernel.NEAR))
     for b in range(batch):
-        columns(_compiled(_lengths), out[b].T, weights[b].numpy(), pairs[b].numpy())
+        columns(length_kernel.lengths, out[b].T, weights[b].numpy(), pairs[b].numpy())
     return out
 
 
@@ -160,52 +158,6 @@ def _compiled(function: Callable[..., None]) -> Any:
     return njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})(function)
 
 
-def _distances(
-    first: int, last: int, out: Any, skip: int, w: Any, heads: Any, before: int, scale: Any, y: Any
-) -> None:  # pragma: no cover: compiled
-    """``out`` [m', n] of ``w`` [H, n, m], ``heads`` [H, (before + m')·e], ``y`` [n, e]; four heads in one pass."""
-    count, n, _ = w.shape
-    width = y.shape[1]
-    rest, length, a = np.empty(width, y.dtype), np.empty(n, y.dtype), np.empty(count, y.dtype)
-    for i in range(n):
-        # Summed as the distances below are, so that a part of zero is at a distance of exactly the length.
-        for x in range(width):
-            rest[x] = y[i, x]
-        far = rest[0] * 0
-        for x in range(width):
-            far += abs(rest[x])
-        length[i] = far
-    for j in range(first, last):
-        at, end = (before + j) * width, (before + j + 1) * width
-        for i in range(n):
-            used = False
-            for h in range(count):
-                a[h] = w[h, i, skip + j] * scale[i]
-                used |= w[h, i, skip + j] != 0
-            if not used:
-                out[j, i] = 0
-                continue
-            for x in range(width):
-                rest[x] = y[i, x]
-            h = 0
-            while h + 4 <= count:
-                a0, a1, a2, a3 = a[h], a[h + 1], a[h + 2], a[h + 3]
-                u0, u1 = heads[h, at:end], heads[h + 1, at:end]
-                u2, u3 = heads[h + 2, at:end], heads[h + 3, at:end]
-                for x in range(width):
-                    rest[x] -= a0 * u0[x] + a1 * u1[x] + a2 * u2[x] + a3 * u3[x]
-                h += 4
-            while h < count:
-                a0, u0 = a[h], heads[h, at:end]
-                for x in range(width):
-                    rest[x] -= a0 * u0[x]
-                h += 1
-            far = rest[0] * 0
-            for x in range(width):
-                far += abs(rest[x])
-            out[j, i] = length[i] - far
-
-
 def _apart(
     first: int, last: int, out: Any, mine: Any, other: Any, model: Any, both: bool
 ) -> None:  # pragma: no cover: compiled
@@ -227,88 +179,3 @@ def _apart(
                 size += y[x] * y[x]
         out[i, 0] = np.sqrt(far)
         out[i, 1] = np.sqrt(size)
-
-
-def _products(first: int, last: int, out: Any, heads: Any, width: int) -> None:  # pragma: no cover: compiled
-    """``out`` [m, H·(H + 1)/2 + H] of ``heads`` [H + 1, m·width]; three heads by three heads in one pass.
-
-    So many sums as fit into the registers: each number that is read goes into three of them.
-    """
-    count = heads.shape[0]
-    total, end = count * (count - 1) // 2, count - 1
-    values = np.zeros(9, heads.dtype)
-    zero = values[0]  # of the right width: a literal would make every sum a double
-    for j in range(first, last):
-        at, to = j * width, (j + 1) * width
-        for h in range(0, count, 3):
-            # Where heads are missing, the last one stands for them, and what it gives is left.
-            a, b, c = heads[h, at:to], heads[min(h + 1, end), at:to], heads[min(h + 2, end), at:to]
-            for g in range(h, count, 3):
-                p, q, r = heads[g, at:to], heads[min(g + 1, end), at:to], heads[min(g + 2, end), at:to]
-                ap = aq = ar = bp = bq = br = cp = cq = cr = zero
-                for x in range(width):
-                    ap += a[x] * p[x]
-                    aq += a[x] * q[x]
-                    ar += a[x] * r[x]
-                    bp += b[x] * p[x]
-                    bq += b[x] * q[x]
-                    br += b[x] * r[x]
-                    cp += c[x] * p[x]
-                    cq += c[x] * q[x]
-                    cr += c[x] * r[x]
-                values[0], values[1], values[2] = ap, aq, ar
-                values[3], values[4], values[5] = bp, bq, br
-                values[6], values[7], values[8] = cp, cq, cr
-                for k in range(9):
-                    one, other = h + k // 3, g + k % 3
-                    if one < end and one <= other < end:
-                        place = one * (2 * count - one - 1) // 2 + other - one
-                        out[j, place] = values[k] if one == other else 2 * values[k]
-                    elif one < end and other == end:
-                        out[j, total + one] = values[k]
-
-
-def _lengths(first: int, last: int, out: Any, w: Any, pairs: Any) -> None:  # pragma: no cover: compiled
-    """``out`` [m, n] of ``w`` [H, n, m] and ``pairs`` [H·(H + 1)/2, m]; two heads in one pass."""
-    count, n, _ = w.shape
-    total, part = np.empty(_WIDTH, w.dtype), np.empty(_WIDTH, w.dtype)
-    for begin in range(first, last, _NEAR):
-        for i in range(n):
-            for start in range(begin, min(last, begin + _NEAR), _WIDTH):
-                width = min(_WIDTH, last - start)
-                used = False
-                while width > 0:
-                    # A causal row ends early; what it does not see is found by the group.
-                    before = (width - 1) // _GROUP * _GROUP
-                    for h in range(count):
-                        c = w[h, i, start + before : start + width]
-                        for x in range(len(c)):
-                            used |= c[x] != 0
-                        if used:
-                            break
-                    if used:
-                        break
-                    width = before
-                total[:] = 0
-                p = 0
-                for h in range(count if width > 0 else 0):
-                    part[:] = 0
-                    g = h
-                    # Slices, so that the compiler knows of no negative index and takes several at once.
-                    while g + 2 <= count:
-                        a, b = pairs[p, start : start + width], pairs[p + 1, start : start + width]
-                        c, d = w[g, i, start : start + width], w[g + 1, i, start : start + width]
-                        for x in range(width):
-                            part[x] += a[x] * c[x] + b[x] * d[x]
-                        g += 2
-                        p += 2
-                    if g < count:
-                        a, c = pairs[p, start : start + width], w[g, i, start : start + width]
-                        for x in range(width):
-                            part[x] += a[x] * c[x]
-                        p += 1
-                    c = w[h, i, start : start + width]
-                    for x in range(width):
-                        total[x] += part[x] * c[x]
-                for x in range(width):
-                    out[start + x, i] = np.sqrt(max(total[x], 0))

@@ -9,26 +9,23 @@ Rows are output positions, columns input positions.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from attnflow.capturing.edges.kernels import apart, distances, lengths, products
-from attnflow.capturing.edges.steps import Add, Centre, Linear, Norm, Scale, Sizes, Step, View, factor_kind
+from attnflow.capturing.edges.kernels import distances, lengths, products
+from attnflow.capturing.edges.steps import Sizes
 
 BLOCK = 1 << 20
 """How many numbers of head vectors, or of parts, are held at once."""
 
 GAP = 48
 """Numbers between two heads: those of one position must not be a power of two apart, or they share a line of cache."""
-
-LIMIT_OUT = 1e-4
-"""How far weights × values may be from what attention gave before it is asked whether each head was scaled."""
 
 
 class Room(threading.local):
@@ -56,10 +53,6 @@ ROOM = Room()
 """For all captures: there is one after the other in a thread, and each is done with a layer before the next begins."""
 
 
-class Unsupported(Exception):
-    """A step that cannot be applied to one part alone; the words say what it is."""
-
-
 @dataclass(eq=False)
 class Parts:
     """The parts of one call, after the steps of its chain.
@@ -78,6 +71,7 @@ class Parts:
         norms: how many norms were made linear.
         beside: how many other parts of the layer are added at the same place.
         mixed: (these weights, weights × values), once computed.
+        known: (this matrix, weights × values × matrix), where the model computed it itself.
         room: memory for head vectors and the matrix.
     """
 
@@ -94,6 +88,7 @@ class Parts:
     norms: int = 0
     beside: int = 0
     mixed: tuple[torch.Tensor, torch.Tensor] | None = None
+    known: tuple[torch.Tensor, torch.Tensor] | None = None
     room: Room = field(default_factory=Room)
 
     @property
@@ -101,7 +96,7 @@ class Parts:
         """Width of the vectors."""
         return int(self.y.shape[-1])
 
-    @cached_property
+    @functools.cached_property
     def start(self) -> int | None:
         """The own position of the first output position, if those of the others follow one by one; else None."""
         if self.own is None or len(self.own) == 0:
@@ -153,7 +148,8 @@ class Parts:
     def attention(self) -> torch.Tensor:
         """``[B, n, e]``: the sum of attention's parts, without residual and biases."""
         assert self.matrix is not None
-        out = _mixed(self) @ self.matrix
+        # The weights are those of the product, as nothing scales the heads behind a projection.
+        out = self.known[1] if self.known and self.known[0] is self.matrix else mixed_values(self) @ self.matrix
         for kind, tensor in self.slow:
             out = _slow(kind, tensor, out[:, :, None])[:, :, 0]
         return out if self.scale is None else out * self.scale[..., None]
@@ -183,228 +179,7 @@ class Parts:
         return self.own[rows] - first
 
 
-def evaluate(
-    weights: torch.Tensor,
-    values: torch.Tensor,
-    out: torch.Tensor | None,
-    own: torch.Tensor | None,
-    chain: Sequence[Step],
-    y: torch.Tensor,
-    view: View,
-    whole: tuple[torch.Tensor, int] | None = None,
-    mixes: bool = False,
-    room: Room | None = None,
-) -> Parts:
-    """Apply the steps of a chain, one after the other, to the sum of the parts and to what makes a part of a value.
-
-    ``out`` is what attention gave, where it may be more than weights × values; ``y`` is the model's tensor at the end.
-    ``whole``, where ``weights`` and ``own`` are those of some rows: (these rows, the number of all positions).
-    ``mixes``: ``out`` was computed as weights × values, and nothing else. ``room`` may be used again as soon as these
-    parts are no longer needed.
-    """
-    wide = torch.float64 if weights.dtype == torch.float64 else torch.float32
-    weights, values = weights.to(wide), values.to(wide)
-    batch, heads, n, m = weights.shape
-    sizes = Sizes(batch, heads, n, m, heads * values.shape[-1])
-    state = _State(Parts(weights, values, own, sizes, room=room or Room()), wide, whole)
-    if out is not None and mixes:
-        state.mixed_by(out)
-    elif out is not None:
-        state.scaled_after(out)
-    for step in chain:
-        state.apply(step)
-    return state.close(y, view)
-
-
-class _State:
-    """The chain so far: what a part goes through is in ``parts``; ``rest`` and ``beside`` are added to the parts.
-
-    ``own`` is the model's tensor of attention's part at the place where the residual joined, as long as nothing
-    changed since then. ``all`` are the sizes of the model's own tensors, ``rows`` those of their positions that count.
-    """
-
-    def __init__(self, parts: Parts, wide: torch.dtype, whole: tuple[torch.Tensor, int] | None = None) -> None:
-        self.parts, self.wide = parts, wide
-        self.rows = None if whole is None else whole[0]
-        self.all = parts.sizes if whole is None else replace(parts.sizes, positions=whole[1])
-        self.width = parts.sizes.width
-        self.rest: torch.Tensor | None = None
-        self.beside: torch.Tensor | None = None
-        self.before: list[tuple[str, torch.Tensor | None]] = []
-        self.own: torch.Tensor | None = None
-
-    def mixed_by(self, out: torch.Tensor) -> None:
-        """``out`` is weights × values, which need not be computed again."""
-        self.parts.mixed = (self.parts.weights, self._given(out))
-
-    def _given(self, out: torch.Tensor) -> torch.Tensor:
-        return self._picked(out.reshape(self.all.batch, self.all.positions, -1)).to(self.wide)
-
-    def scaled_after(self, out: torch.Tensor) -> None:
-        """Fold a factor of each head and position into the weights: a sink outside the softmax, as in granite_swa."""
-        size = self.parts.sizes
-        shape = (size.batch, size.positions, size.heads, -1)
-        mine, model = _mixed(self.parts), self._given(out)
-        if _distance(mine, model) < LIMIT_OUT:
-            return
-        mine, model = mine.view(shape), model.view(shape)
-        factor = (mine * model).sum(-1) / mine.square().sum(-1).clamp(min=torch.finfo(self.wide).tiny)
-        self._scale("head", factor)
-
-    def apply(self, step: Step) -> None:
-        """One step."""
-        self.own = None
-        if isinstance(step, Linear):
-            self._linear(step.weight.to(self.wide), step.bias)
-        elif isinstance(step, Scale):
-            kind, factor = factor_kind(step.factor, step.view, self.all)
-            self._scale(kind, factor if kind in ("number", "channel") else self._picked(factor))
-        elif isinstance(step, Centre):
-            self._centre()
-        elif isinstance(step, Norm):
-            self._norm(step)
-        else:
-            self._add(step)
-
-    def close(self, y: torch.Tensor, view: View) -> Parts:
-        """The parts, and how far their sum is from ``y``."""
-        parts, present = self.parts, view.present(self.all.batch, self.all.positions)
-        present = None if present is None else self._picked(present)
-        self._projected()
-        given = _sum(parts.attention(), self.rest)
-        parts.y = self._canonical(y, view)
-        if self.own is not None:
-            parts.error = _distance(given, self.own, present, self.beside)
-        if self.beside is not None:
-            parts.y = parts.y - self.beside
-        parts.error = max(parts.error, _distance(given, parts.y, present, parts.residual))
-        return parts
-
-    def _canonical(self, x: Any, view: View) -> torch.Tensor:
-        return self._picked(view.canonical(x, self.all.batch, self.all.positions)).to(self.wide)
-
-    def _picked(self, x: torch.Tensor) -> torch.Tensor:
-        """``[B, n, …]`` of all positions → of those that count."""
-        return x if self.rows is None else x[:, self.rows]
-
-    def _each(self, function: Any) -> None:
-        """Apply a linear function to all that is added to attention's parts."""
-        self.rest = None if self.rest is None else function(self.rest)
-        self.beside = None if self.beside is None else function(self.beside)
-        self.parts.residual = None if self.parts.residual is None else function(self.parts.residual)
-
-    def _plus(self, bias: torch.Tensor | None) -> None:
-        if bias is not None:
-            bias = bias.to(self.wide)
-            self.rest = bias if self.rest is None else self.rest + bias
-
-    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        parts = self.parts
-        if weight.shape[0] != self.width:
-            raise Unsupported(f"a projection of {weight.shape[0]} channels, of which attention gives {self.width}")
-        if parts.slow:
-            parts.slow.append(("linear", weight))
-        elif parts.matrix is None:
-            self._project(weight)
-        else:
-            parts.matrix = parts.matrix @ weight
-        self.width = weight.shape[1]
-        self._each(lambda x: x @ weight)
-        self._plus(bias)
-
-    def _project(self, weight: torch.Tensor) -> None:
-        """The first projection, and before it the steps that came before."""
-        for kind, tensor in reversed(self.before):
-            weight = weight - weight.mean(0) if kind == "centre" else tensor[:, None] * weight  # type: ignore[index]
-        self.before.clear()
-        self.parts.matrix = weight
-
-    def _changed(self, function: Any, matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """``function(matrix, other)``, in memory of its own."""
-        out = self.parts.room.empty("matrix", matrix, matrix.shape[1], matrix.shape[0]).T
-        changed: torch.Tensor = function(matrix, other, out=out)
-        return changed
-
-    def _projected(self) -> None:
-        """A model without a projection: the heads stand side by side."""
-        if self.parts.matrix is None:
-            values = self.parts.values
-            self._project(torch.eye(self.width, dtype=values.dtype, device=values.device))
-
-    def _scale(self, kind: str, factor: Any) -> None:
-        parts, size = self.parts, self.parts.sizes
-        if kind == "number":
-            ones = parts.values.new_ones(size.batch, size.positions)
-            parts.scale = (ones if parts.scale is None else parts.scale) * factor
-            self._each(lambda x: x * factor)
-            return
-        factor = factor.to(self.wide)
-        if kind == "position":
-            parts.scale = factor if parts.scale is None else parts.scale * factor
-            self._each(lambda x: x * factor[..., None])
-        elif kind == "channel":
-            if parts.slow:
-                parts.slow.append(("channel", factor))
-            elif parts.matrix is None:
-                self.before.append(("channel", factor))
-            else:
-                parts.matrix = self._changed(torch.mul, parts.matrix, factor)
-            self._each(lambda x: x * factor)
-        elif kind == "head" and parts.matrix is None and not parts.slow and self.rest is None:
-            # The steps before it act within the channels of one head, or the factor would not be one of a head.
-            if any(k == "centre" for k, _ in self.before):
-                raise Unsupported("a norm over all heads before a factor of each head")
-            parts.weights = parts.weights * factor.permute(0, 2, 1)[..., None]
-        else:
-            self._gate(factor)
-
-    def _gate(self, factor: torch.Tensor) -> None:
-        """A factor of each position and channel: from here on the steps are applied to the vectors."""
-        self._projected()
-        if factor.shape[-1] != self.width:
-            factor = factor.repeat_interleave(self.width // factor.shape[-1], -1)
-        self.parts.slow.append(("gate", factor))
-        self._each(lambda x: x * factor)
-
-    def _centre(self) -> None:
-        parts = self.parts
-        if parts.slow:
-            parts.slow.append(("centre", parts.values))
-        elif parts.matrix is None:
-            self.before.append(("centre", None))
-        else:
-            parts.matrix = self._changed(torch.sub, parts.matrix, parts.matrix.mean(1, keepdim=True))
-        self._each(lambda x: x - x.mean(-1, keepdim=True))
-
-    def _norm(self, step: Norm) -> None:
-        x = self._canonical(step.x, step.view)
-        if step.weight is not None and step.weight.numel() != x.shape[-1]:
-            raise Unsupported("a norm over some of the channels")
-        if step.centred:
-            self._centre()
-            x = x - x.mean(-1, keepdim=True)
-        self._scale("position", (x.square().mean(-1) + step.eps).rsqrt())
-        if step.weight is not None:
-            self._scale("channel", step.weight.reshape(-1))
-        if step.bias is not None:
-            self._plus(step.bias.reshape(-1))
-        self.parts.norms += 1
-
-    def _add(self, step: Add) -> None:
-        parts = self.parts
-        x = self._canonical(step.x, step.view)
-        if step.what == "bias":
-            self._plus(x)
-        elif step.what == "beside":
-            self.beside = x if self.beside is None else self.beside + x
-            parts.beside += 1
-        else:
-            self._projected()
-            parts.residual = x
-            self.own = self._canonical(step.own, step.view)
-
-
-def _mixed(parts: Parts) -> torch.Tensor:
+def mixed_values(parts: Parts) -> torch.Tensor:
     """``[B, n, H · width]``: weights × values, computed once for the same weights."""
     if parts.mixed is not None and parts.mixed[0] is parts.weights:
         return parts.mixed[1]
@@ -412,30 +187,6 @@ def _mixed(parts: Parts) -> torch.Tensor:
     found = torch.matmul(parts.weights, values).transpose(1, 2).flatten(2)
     parts.mixed = (parts.weights, found)
     return found
-
-
-def _sum(first: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
-    return first if other is None else first + other
-
-
-def _distance(
-    mine: torch.Tensor, model: torch.Tensor, present: torch.Tensor | None = None, other: torch.Tensor | None = None
-) -> float:
-    """The largest distance of a row of ``mine`` + ``other`` from the model's, relative to the length of the model's.
-
-    Short rows count as of usual length.
-    """
-    if mine.shape != model.shape or (other is not None and other.shape != model.shape):
-        mine, other = _sum(mine, other), None
-    if mine.shape != model.shape:
-        return float("inf")
-    far, size = apart(mine, other, model)
-    if present is not None:
-        far, size = far[present], size[present]
-    usual = max(float(size.mean()), float(torch.finfo(model.dtype).tiny))
-    found = far / size.clamp_(min=0.1 * usual)
-    worst = float(found.max())
-    return worst if math.isfinite(worst) else float("inf")
 
 
 def _slow(kind: str, tensor: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -469,7 +220,7 @@ def norm(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
         if rows is not None:
             mine = parts.itself(parts.weights)[..., rows].transpose(1, 2)
             with_residual[:, rows] = (mine * beside[:, parts.columns(rows, first)]).sum(-1)
-    out = lengths(parts.weights, torch.cat(pairs, -1))
+    out = lengths(parts.weights, pairs[0] if len(pairs) == 1 else torch.cat(pairs, -1))
     out = out if parts.scale is None else out.mul_(parts.scale.abs()[..., None])
     _join(parts, out, with_residual)
     return out, _aside(parts, lambda r: r.norm(dim=-1))

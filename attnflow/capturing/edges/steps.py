@@ -49,11 +49,31 @@ class View:
 
 
 @dataclass(frozen=True, eq=False)
+class Product:
+    """``out`` = x·weight + bias by torch's own function in the model's run, and how often each was written to."""
+
+    x: torch.Tensor
+    out: torch.Tensor
+    written: tuple[int, int]
+
+    @classmethod
+    def of(cls, x: torch.Tensor, out: torch.Tensor) -> Product | None:
+        """Now; None for tensors of which torch does not count how often they are written to."""
+        return None if x.is_inference() or out.is_inference() else cls(x, out, (x._version, out._version))
+
+    @property
+    def holds(self) -> bool:
+        """True if neither was written to since."""
+        return self.written == (self.x._version, self.out._version)
+
+
+@dataclass(frozen=True, eq=False)
 class Linear:
-    """x ↦ x·weight + bias with ``weight`` [in, out]."""
+    """x ↦ x·weight + bias with ``weight`` [in, out]; ``product`` is what the model itself computed there, if known."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
+    product: Product | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,7 +140,7 @@ class Trace(TorchFunctionMode):
         weights, values, out, query = given.weights, given.values, given.out, given.query
         opened = self._open(call, site, query, past)
         opened.weights, opened.values, opened.out, opened.kept = weights, values, out, kept
-        opened.mixes, opened.rows = given.mixes, given.rows
+        opened.mixes, opened.rows, opened.held = given.mixes, given.rows, given.held
         batch, heads = weights.shape[:2]
         opened.positions = n = weights.shape[2] if given.rows is None else query.shape[-2]
         if values.ndim != 4 or out.numel() != batch * n * heads * values.shape[-1] or out.shape[:2] != (batch, n):

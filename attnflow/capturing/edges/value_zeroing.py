@@ -42,6 +42,9 @@ class ValueZeroing:
                 stack.callback(layer.register_forward_hook(self._leave).remove)
             yield
 
+    def lend(self, query: torch.Tensor, key: torch.Tensor) -> None:
+        """The weights are needed until the layer is through."""
+
     def attended(self, call: Call, site: Site, given: Computed) -> None:
         """A call through transformers' interface."""
         self._note(call, site, given.weights, given.values, given.out, "interface")

@@ -12,7 +12,8 @@ from torch import nn
 
 from attnflow.capturing import plain
 from attnflow.capturing.capture import capture
-from attnflow.capturing.edges import kernels, parts
+from attnflow.capturing.edges import chain, kernels, parts
+from attnflow.capturing.reduce import Reduction
 from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.zoo.check import differences, snapshot
@@ -185,6 +186,37 @@ def test_a_sum_that_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch):
         capture(tiny.model("llama"), inputs={"input_ids": torch.tensor([tiny.IDS])}, edges="norm")
 
 
+def test_the_product_of_the_model_itself_is_taken_only_where_it_is_one(monkeypatch: pytest.MonkeyPatch):
+    """The certificate reads the model's own projection, unless its result was written to behind torch's back."""
+    taken: list[bool] = []
+    true = chain._State._known
+
+    def known(state: Any, *given: Any) -> Any:
+        found = true(state, *given)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(chain._State, "_known", known)
+    model, given = tiny.model("llama"), {"input_ids": torch.tensor([tiny.IDS])}
+    wanted = capture(model, inputs=given, edges="norm").only
+    assert taken and all(taken)
+    taken.clear()
+    monkeypatch.setattr(chain, "_direction", lambda *_: torch.full((16,), float("nan")))
+    found = capture(model, inputs=given, edges="norm").only
+    assert taken and not any(taken)
+    assert np.array_equal(found.weights, wanted.weights)
+    monkeypatch.undo()
+
+    def spoil(module: Any, args: Any, out: torch.Tensor) -> None:
+        out.data[:, 1] *= 2
+
+    with (
+        model.model.layers[1].self_attn.o_proj.register_forward_hook(spoil),
+        pytest.raises(CaptureError, match=r"add up to something else than the model computed .relative error 0.[2-9]"),
+    ):
+        capture(model, inputs=given, edges="norm")
+
+
 def test_what_cannot_be_asked_for():
     model, given = tiny.model("bert"), {"input_ids": torch.tensor([tiny.IDS])}
     with pytest.raises(SelectionError, match="edges='values' is not known. Use 'attention', 'norm', 'alti'"):
@@ -221,6 +253,38 @@ def test_other_devices_compute_the_same():
     assert torch.equal(one, two)
     later = kernels.distances(w, heads[:, :, 3:], scale, y, 3)
     assert torch.equal(later, one[..., 3:])
+
+
+@pytest.mark.parametrize("count", [1, 3, 16])
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (6, 33), (41, 100)])
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_distances_are_those_of_the_vectors(count: int, n: int, width: int, precision: torch.dtype):
+    """Rows and coordinates that fill no whole vector, causal rows, and a value of zero, which brings nothing."""
+    torch.manual_seed(count)
+    w, heads = torch.rand(2, count, n, n, dtype=precision).tril(), torch.randn(2, count, n, width, dtype=precision)
+    y, scale = torch.randn(2, n, width, dtype=precision), torch.rand(2, n, dtype=precision)
+    heads[1, :, n // 2] = 0
+    t = torch.einsum("bhij,bhje->bije", w, heads) * scale[..., None, None]
+    wanted = (y.abs().sum(-1)[..., None] - (y[:, :, None] - t).abs().sum(-1)) * w.sum(1).ne(0)
+    found = kernels.distances(w, heads, scale, y)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4 if precision == torch.float32 else 1e-10)
+    assert not found[1, :, n // 2].any() and torch.equal(found, found.tril())
+
+
+def test_memory_that_is_used_again_holds_nothing_of_the_call_before():
+    """A layer that sees a window after one that sees all before, and the other way round."""
+    torch.manual_seed(0)
+    low = torch.finfo(torch.float32).min
+    full = torch.full((40, 40), low).triu(1)[None, None]
+    window = full + torch.full((40, 40), low).tril(-5)
+    window[window < low] = low
+    query, key, value = torch.randn(3, 1, 4, 40, 8).unbind()
+    held, every = plain.Held.of(query, key[:, :2]), Reduction("all", torch.float32)
+    for mask in (full, window, window, full, None, window):
+        given = (query, key[:, :2], value[:, :2], mask, None, every, 16)
+        wanted, found = plain.attention(*given, {}), plain.attention(*given, {}, held)
+        assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1])
+    assert held.fits(query, key) and not held.fits(query[:, :, :3], key)
 
 
 def test_lengths_are_those_of_the_vectors():
