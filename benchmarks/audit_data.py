@@ -95,6 +95,16 @@ def word_vectors(path: Path, tokenizer: Any, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(out)
 
 
+def dealt(vectors: torch.Tensor, seed: int) -> torch.Tensor:
+    """The same vectors, each given to another word by chance; the first, of the padding, stays.
+
+    >>> sorted(dealt(torch.arange(5.0)[:, None], 1).flatten().tolist()), float(dealt(torch.ones(3, 1), 1)[0])
+    ([0.0, 1.0, 2.0, 3.0, 4.0], 1.0)
+    """
+    order = 1 + np.random.default_rng(seed).permutation(len(vectors) - 1)
+    return vectors[torch.from_numpy(np.concatenate([[0], order]))]
+
+
 def _entries(path: Path) -> Iterator[tuple[str, list[float]]]:
     if path.suffix == ".json":
         held = json.loads(path.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from report import insert, markdown, save
 
 from attnflow.audit import Finding
 
-MODELS = {"lstm": "BiLSTM", "transformer": "transformer", "minilm": "MiniLM"}
+MODELS = {"lstm": "BiLSTM", "random": "BiLSTM, vectors at random", "transformer": "transformer", "minilm": "MiniLM"}
 # Jain & Wallace 2019: Table 2 (class 0 / class 1) and, behind it, the later figures in their repository (all classes).
 # Wiegreffe & Pinter 2019: Tables 2, 3 and 4; seeds and adversaries read off their Figure 5.
 PUBLISHED: dict[str, dict[tuple[str, str, str], str]] = {
@@ -51,6 +51,7 @@ PUBLISHED: dict[str, dict[tuple[str, str, str], str]] = {
         ("imposter", "λ 8e-4", "JSD"): "0.405",
     },
 }  # fmt: skip
+VECTORS = {"lstm": "GloVe", "random": "at random"}
 COLUMNS = ["model", "data", "experiment", "quantity", "statistic", "value", "published"]
 
 
@@ -211,8 +212,11 @@ def draw(page: Path) -> None:
     records = page.parent / "data" / "debate-records.csv"
     if records.is_file():
         save(spreads(pd.read_csv(records, dtype={"group": str})), page.parent / "images" / "debate-records.svg")
-    picture = "![The experiments of the debate on seven models, with the published figures](images/debate.svg)"
-    for key, text in (("figure", picture), ("audit", short_table(found))):
+    picture = "![The experiments of the debate on every model, with the published figures](images/debate.svg)"
+    shown = {"figure": picture, "audit": short_table(found)}
+    if "random" in set(found["model"]):
+        shown["vectors"] = vector_table(found)
+    for key, text in shown.items():
         old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
         if f"<!-- {key} -->" not in old:
             page.write_text(f"{old.rstrip()}\n\n<!-- {key} -->\n<!-- /{key} -->\n", encoding="utf-8")
@@ -247,23 +251,35 @@ RAW_LENGTH = "attention – ‖gradient‖, raw"
 RAW_GRADIENT, RAW_LOO, BOTH = "attention – gradient, raw", "attention – leave-one-out, raw", "gradient – leave-one-out"
 
 
+def _cells(part: Part) -> dict[str, str]:
+    """A number or two for every experiment, by the head of its column."""
+    ends = [("seeds", "other seeds", f"{end} JSD") for end in ("lowest", "highest")]
+    return {
+        "F1 trained / uniform": _pair(*(part.value("uniform", name, "F1") for name in ("trained", "uniform")), " / "),
+        "τ gradient": _number(part.value("correlation", RAW_GRADIENT, "mean τ")),
+        "τ ‖gradient‖": _number(part.value("correlation", RAW_LENGTH, "mean τ")),
+        "τ leave-one-out": _number(part.value("correlation", RAW_LOO, "mean τ")),
+        "shuffled": _number(part.value("permutation", "change of the output", "median TVD")),
+        "adversary": _number(part.value("adversary", "furthest weights", "mean JSD")),
+        "seeds": _pair(*(part.value(*end) for end in ends), "–"),
+        "guide raw / uniform": _pair(*(part.value("guide", name, "F1") for name in ("raw", "uniform")), " / "),
+    }
+
+
 def short_table(found: pd.DataFrame) -> str:
-    """One row for each model: a number or two for every experiment."""
-    rows = []
-    for part in _parts(found):
-        cells = [
-            _pair(part.value("uniform", "trained", "F1"), part.value("uniform", "uniform", "F1"), " / "),
-            _number(part.value("correlation", RAW_GRADIENT, "mean τ")),
-            _number(part.value("correlation", RAW_LENGTH, "mean τ")),
-            _number(part.value("correlation", RAW_LOO, "mean τ")),
-            _number(part.value("permutation", "change of the output", "median TVD")),
-            _number(part.value("adversary", "furthest weights", "mean JSD")),
-            _pair(*(part.value("seeds", "other seeds", f"{end} JSD") for end in ("lowest", "highest")), "–"),
-        ]
-        rows.append([part.title, *cells])
-    head = ["model, data", "F1 trained / uniform", "τ gradient", "τ ‖gradient‖", "τ leave-one-out"]
-    head += ["shuffled", "adversary", "seeds"]
-    return markdown(head, rows)
+    """One row for each model."""
+    parts = {part.title: _cells(part) for part in _parts(found)}
+    head = list(next(iter(parts.values())))[:-1]  # guides have a table of their own
+    return markdown(["model, data", *head], [[title, *(cells[h] for h in head)] for title, cells in parts.items()])
+
+
+def vector_table(found: pd.DataFrame) -> str:
+    """The BiLSTM with given word vectors beside the one with the same vectors dealt at random, on the same data."""
+    there = found["data"].isin(found[found["model"] == "random"]["data"]) & found["model"].isin(VECTORS)
+    groups = found[there].groupby(["data", "model"], sort=False)
+    parts = {f"{TITLES[data]}, {VECTORS[model]}": _cells(Part(model, data, rows)) for (data, model), rows in groups}
+    names = sorted(parts, key=lambda name: name.split(",")[0], reverse=True)
+    return markdown(["BiLSTM", *names], [[h, *(parts[n][h] for n in names)] for h in parts[names[0]]])
 
 
 def _number(value: float) -> str:
