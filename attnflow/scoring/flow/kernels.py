@@ -13,6 +13,8 @@ import re
 
 import numpy as np
 from numba import njit, types
+from numba.core import config
+from numba.core.compiler_lock import global_compiler_lock
 
 from attnflow.scoring.flow.paths_kernel import SIGNATURE as PATHS
 from attnflow.scoring.flow.paths_kernel import paths
@@ -278,10 +280,19 @@ KERNELS = {kernel.__name__: (kernel, signature) for kernel, signature in
 
 
 def llvm(name: str) -> tuple[str, str]:
-    """A kernel as LLVM code, and the name that it has there."""
+    """A kernel as LLVM code that nothing has optimised yet, and the name that it has there.
+
+    numba would optimise each function that another one calls, then the caller with all of them in it; whoever gets this
+    optimises once, for a processor (compiled.py). While numba's setting is changed nobody else compiles.
+    """
     kernel, signature = KERNELS[name]
     options = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    (text,) = njit(signature, **options)(kernel).inspect_llvm().values()
+    with global_compiler_lock:
+        level, config.OPT = config.OPT, type(config.OPT)(0)
+        try:
+            (text,) = njit(signature, **options)(kernel).inspect_llvm().values()
+        finally:
+            config.OPT = level
     # What it calls may be dropped by the linker; the kernel itself may not.
     (symbol,) = re.findall(rf'^define (?!linkonce)[^@]*@"?([^"(]*{name}[^"(]*)', text, re.M)
     return text, symbol
