@@ -197,14 +197,15 @@ _PLACE = _FLAG = types.uint64
 SIGNATURE = types.void(
     *(_INT, _INT, _PLACE, _PLACE, _PLACE, _SET, _PLACE, _SET, _INT, _PLACE, _INT, _FLAG, _FLAG, _FLAG, _PLACE, _PLACE),
     *(_INT, _BYTE, _SET),
-    *(_INT, _SET, _INT, _INT, _INT, _INT, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _INT, _INT, _SET),
+    *(_INT, _SET, _INT, _INT, _INT, _INT, *(_SET,) * 10, _INT, _INT, _SET),
 )
 
 
 def columns(
     capacity, rowsum, n, steps, words, sinks, count, order, wanted, tops, known, has_known, theorem, explicit, begin,
     stride, value, code, cuts,
-    cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside, reads,
+    cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, alive,
+    near, beyond, sums, inside, reads,
 ):  # fmt: skip
     """Flows of all sources at the wanted heights into each of the sinks.
 
@@ -217,7 +218,8 @@ def columns(
     from ``cap`` on are those of :func:`workspace`; after the call they hold the last pair that was solved.
     """
     w = Work(
-        cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside, reads
+        cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, alive, near,
+        beyond, sums, inside, reads
     )  # fmt: skip
     few = (n + U63) >> U6
     for c in range(count):
