@@ -10,7 +10,8 @@ edge by edge is slow. But far from its end there is room to spare, so it can be 
    then needs ``P[k] = Σ_q f[k, q]``: a product of matrices for many inputs at once. The second block draws P up.
 3. *Search.* In the steps above, a flow from the output into the tokens, at most P[k] into each, among the largest
    edges of each row (sparse.py). After two draws P is smooth, so the search is easy, and all inputs share its network.
-   Where few edges do not bring enough, it is sought again among more.
+   Where few edges do not bring enough, it is sought again among more, and then with all edges into the tokens that
+   got too little: those are tokens that few others look at, so none of their edges is among the largest of a row.
 
 The value of the search is a lower bound: where a token gets p[k] < P[k], its row of the drawn flow is scaled by
 p[k]/P[k]. Inside a block a token's own edge carries at most what stays, enters and leaves: no more than what the token
@@ -38,6 +39,8 @@ _BATCH = 128  # inputs whose products are taken together
 # Sums of 256 products of non-negative floats are off by less than 258·2⁻²⁴ of their value (Higham 2002, section 3.1);
 # twice that also covers the rounding of what goes in.
 _SURE = 1 - 2 * (_CHUNK + 2) * 2.0**-24
+_ROUNDS = 2  # times that whole columns are added
+_COLUMNS = 64  # columns that are added at a time
 _STAY = 0.2  # the share of a token's own edge that counts as its capacity to itself inside a block
 
 
@@ -72,7 +75,8 @@ class Draw:
         self.keep, self.more = keep, max(keep, more)
         self.n, self.parts = t + 1 if causal else caps.n, heights_of(caps.steps)
         n = self.n
-        searched = Sparse.bytes_for(n * (self.keep + self.more + 4) * (caps.steps - self.parts.search))
+        edges = n * (self.keep + self.more + 4 + (_ROUNDS * _COLUMNS if more else 0))
+        searched = Sparse.bytes_for(edges * (caps.steps - self.parts.search))
         check_room(8 * n * n + 32 * len(sinks) * n + searched, f"flows of {len(sinks)} inputs over {n:,} tokens")
         self.own = np.zeros((caps.steps, n), np.int64)
         self.columns = np.zeros((_TIERS + 1, len(sinks), n))
@@ -90,6 +94,7 @@ class Draw:
         for block in self.blocks:
             np.fill_diagonal(block, 2 * _STAY * self.half)
         self.sums = [block.sum(0, dtype=np.float64) for block in self.blocks]
+        self.whole = np.zeros(n, bool)  # tokens into which all edges are searched
         self.source = (caps.steps - self.parts.search) * n + t
         self.network = self._network(self.found[0])
 
@@ -155,27 +160,66 @@ class Draw:
 
         A search ends once it is within ``slack`` units of the upper bound.
         """
-        found = self._lower(self.network, np.arange(len(self.sinks)), upper, slack)
-        left = np.flatnonzero(upper - found > slack)
-        if len(left) and self.more > self.keep:
-            found[left] = np.maximum(found[left], self._lower(self._network(*self.found), left, upper, slack))
+        found, _ = self._lower(self.network, np.arange(len(self.sinks)), upper, slack)
+        for _ in range(1 + _ROUNDS if self.more > self.keep else 0):
+            left = np.flatnonzero(upper - found > slack)
+            if not len(left):
+                break
+            better, short = self._lower(self._network(*self.found), left, upper, slack)
+            found[left] = np.maximum(found[left], better)
+            starved = np.argsort(-short, kind="stable")[:_COLUMNS]
+            starved = starved[(short[starved] > slack // 16) & ~self.whole[starved]]
+            if not len(starved):
+                break
+            self._add_columns(starved)
         return found
 
-    def _lower(self, network: Sparse, places: Places, upper: Ints, slack: int) -> Ints:
-        """Lower bounds for some of the inputs, among the edges of one network."""
+    def _lower(self, network: Sparse, places: Places, upper: Ints, slack: int) -> tuple[Ints, Ints]:
+        """Lower bounds for some of the inputs among the edges of one network, and what each token lacked, in units.
+
+        What a token lacked is the most that it lacked for one of the inputs that are still open.
+        """
         found: list[int] = []
+        short = np.zeros(self.n, np.int64)
         for start in range(0, len(places), _BATCH):
             part = places[start : start + _BATCH]
-            wanted = self._wanted(part, self.caps.floats(upper[part]))
-            found += [self._searched(network, w, x, slack) for w, x in zip(wanted, upper[part].tolist(), strict=True)]
-        return np.array(found, np.int64)
+            for wanted, most in zip(
+                self._wanted(part, self.caps.floats(upper[part])), upper[part].tolist(), strict=True
+            ):
+                found.append(self._searched(network, wanted, most, slack))
+                if most - found[-1] > slack:
+                    short = np.maximum(short, network.left)
+        shift = self.caps.bits - BITS
+        return np.array(found, np.int64), short << shift if shift >= 0 else short >> -shift
+
+    def _add_columns(self, tokens: Places) -> None:
+        """Add all edges into some tokens to those that are searched; none is there twice."""
+        self.whole[tokens] = True
+        for part in self.found:
+            for step, edges in enumerate(part):
+                part[step] = [e.where(np.isin(e.column, tokens, invert=True)) for e in edges]
+        first = int(tokens.min()) if self.causal else 0
+        for start, stop in self.caps.blocks(self.n):
+            if stop <= first:
+                continue
+            at = np.arange(start, stop)
+            for step in range(self.parts.search, self.caps.steps - 1):
+                rows = self.caps.block(step, start, stop, stop if self.causal else None)[:, : self.n]
+                inside = tokens[tokens < rows.shape[1]]
+                units = as_small(rows[:, inside], self.caps.bits)
+                units[at == self.t] = 0
+                units[at[:, None] == inside] = 0
+                heads, columns = np.broadcast_arrays(at[:, None].astype(np.int32), inside.astype(np.int32))
+                self.found[1][step].append(Edges(heads, columns, units).where(units > 0))
 
     def _wanted(self, part: Places, upper: F64) -> F64:
         """What some inputs could take from each token below the steps that are searched: ``[inputs, n]``."""
         wanted = self._gathered(part, upper)
         for block, sums in zip(self.blocks, self.sums, strict=True):
             share = np.divide(wanted * (1 - 1e-6), sums, out=np.zeros_like(wanted), where=sums > 0)
-            wanted = np.minimum(self._drawn(np.minimum(share, 1).astype(np.float32), block), self.half)
+            # What a token cannot draw from others stays on it, as far as half of its own edges carries that.
+            stays = np.clip(wanted * (1 - 1e-6) - sums * (1 + 1e-6), 0, (1 - 2 * _STAY - 1e-6) * self.half)
+            wanted = np.minimum(self._drawn(np.minimum(share, 1).astype(np.float32), block) + stays, self.half)
         return wanted
 
     def _gathered(self, part: Places, upper: F64) -> F64:
