@@ -121,7 +121,7 @@ def inside(name: str, stack: np.ndarray, full: Solution, rows: list[int], tally:
             raise SystemExit(f"{name} {stack.shape}: a thinned network carries more than the whole one")
     tally.thinned += len(sinks)
     for upper_units in (np.full(len(sinks), full.capacities.rowsum[-1, rows[0]]), full.units[-1, rows[0], sinks]):
-        draw = Draw(full.capacities, rows[0], sinks, causal, 4) if len(sinks) else None
+        draw = Draw(full.capacities, rows[0], sinks, causal, 2, 5) if len(sinks) else None
         for slack in (0, int(upper_units.max()) // 10) if draw else ():
             found = draw.lower(upper_units, slack)
             if (found > full.units[-1, rows[0], sinks]).any():
@@ -140,7 +140,7 @@ def long_row(n: int, samples: int, tally: Tally) -> None:
     if (lower.scores > full.scores + 1e-12).any() or (upper < full.scores - 1e-12).any():
         raise SystemExit(f"SmolLM2 at {n}: an exact flow is not in its interval")
     far = np.arange(0, n - 256, 7)
-    drawn = Draw(full.capacities, t, far, True, 12).lower(full.units[0, 0, far])
+    drawn = Draw(full.capacities, t, far, True, 12, 64).lower(full.units[0, 0, far])
     if (drawn > full.units[0, 0, far]).any():
         raise SystemExit(f"SmolLM2 at {n}: a drawn flow is larger than the exact one")
     tally.drawn += len(far)

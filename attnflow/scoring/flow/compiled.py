@@ -1,4 +1,6 @@
-"""The compiled kernels: made once by numba, kept on disk as machine code, and loaded from there without numba.
+"""The compiled kernels: optimised once for this processor, kept on disk as machine code, and loaded from there.
+
+Their LLVM code comes with the package (shipped.py); numba makes it where that is not for this kind of processor.
 
 To import numba and to read its own cache takes half a second in every process; the machine code of a kernel needs
 nothing but ``memset``, and llvmlite loads it in a tenth of that. Each kernel is compiled when it is first needed: most
@@ -14,7 +16,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import re
 import stat
 import sys
 import threading
@@ -28,12 +29,11 @@ import numpy.typing as npt
 
 from attnflow.errors import AttnFlowError, FileError
 from attnflow.files import write_bytes
-from attnflow.scoring.flow import counting
+from attnflow.scoring.flow import counting, shipped
 from attnflow.scoring.flow.counting import COUNTING
 from attnflow.scoring.flow.integers import Ints, Words
 from attnflow.scoring.flow.workspace import Work, words_of
 
-SOURCES = ("waves.py", "kernels.py", "relay_kernel.py", "paths_kernel.py", "workspace.py", "counting.py")
 Small = npt.NDArray[np.int32]
 CACHE = "ATTNFLOW_CACHE"
 _NEEDED = {"memset", "memcpy", "memmove"}  # of every C library, so of every process
@@ -165,12 +165,8 @@ def _path(name: str) -> Path | None:
     """Where a kernel of this version for this processor is kept as machine code; None where there is no such place."""
     from llvmlite import binding
 
-    key = hashlib.sha256()
-    for source in SOURCES:
-        key.update((Path(__file__).parent / source).read_bytes())
-    key.update(
-        repr([version("numba"), version("llvmlite"), binding.get_process_triple(), _processor(), COUNTING]).encode()
-    )
+    known = [shipped.digest(), Path(__file__).read_bytes(), version("numba"), version("llvmlite"), COUNTING]
+    key = hashlib.sha256(repr([*known, binding.get_process_triple(), _processor()]).encode())
     try:
         return _folder() / f"flow-{name}-{key.hexdigest()[:24]}.o"
     except RuntimeError:  # no home
@@ -260,22 +256,46 @@ def _say(text: str) -> None:
 def _compile(name: str) -> bytes:
     """The kernel's name there, a line break, its machine code. It says so: seconds of silence look like a fault."""
     _say("attnflow: compiling the flow engine; this happens once and takes some seconds …")
-    from llvmlite import binding
+    if (found := shipped.code(name)) is not None:
+        try:
+            return _machine_code(*found)
+        except RuntimeError:  # another version of LLVM need not understand it
+            pass
+    return _machine_code(*_by_numba(name))
 
-    from attnflow.scoring.flow.kernels import llvm
 
+def _by_numba(name: str) -> tuple[str, str]:
+    """A kernel as LLVM code and the name that it has there."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         raise AttnFlowError(
             "NUMBA_DISABLE_JIT is set, and the flow engine has to be compiled: unset it, or use  backend='networkx'"
         )
-    text, symbol = llvm(name)
-    foreign = {f for f in re.findall(r'^declare [^@]*@"?([^"(]+)', text, re.M) if not f.startswith("llvm.")} - _NEEDED
+    from attnflow.scoring.flow import kernels
+
+    return kernels.llvm(name)
+
+
+def _machine_code(text: str, symbol: str) -> bytes:
+    """LLVM code as machine code: each function for itself is made simpler first, then all are optimised together."""
+    from llvmlite import binding
+
+    machine, module = _machine(), binding.parse_assembly(text)
+    module.triple, module.data_layout = binding.get_process_triple(), str(machine.target_data)
+    options = binding.create_pipeline_tuning_options(3)
+    options.loop_vectorization, options.slp_vectorization = True, False
+    for function in module.functions:
+        if not function.is_declaration:
+            passes = binding.create_pass_builder(machine, options)
+            passes.getFunctionPassManager().run(function, passes)
+    passes = binding.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    foreign = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - _NEEDED
     if foreign:  # to load it would end the process
         raise AttnFlowError(
             f"The flow engine as numba {version('numba')} compiles it needs {', '.join(sorted(foreign))}, and may need "
             "nothing of numba. Use another version of numba, or  backend='networkx'"
         )
-    return symbol.encode() + b"\n" + bytes(_machine().emit_object(binding.parse_assembly(text)))
+    return symbol.encode() + b"\n" + bytes(machine.emit_object(module))
 
 
 def _machine() -> Any:

@@ -10,6 +10,8 @@ edge by edge is slow. But far from its end there is room to spare, so it can be 
    then needs ``P[k] = Σ_q f[k, q]``: a product of matrices for many inputs at once. The second block draws P up.
 3. *Search.* In the steps above, a flow from the output into the tokens, at most P[k] into each, among the largest
    edges of each row (sparse.py). After two draws P is smooth, so the search is easy, and all inputs share its network.
+   Where few edges do not bring enough, it is sought again among more, and then with all edges into the tokens that
+   got too little: those are tokens that few others look at, so none of their edges is among the largest of a row.
 
 The value of the search is a lower bound: where a token gets p[k] < P[k], its row of the drawn flow is scaled by
 p[k]/P[k]. Inside a block a token's own edge carries at most what stays, enters and leaves: no more than what the token
@@ -37,6 +39,8 @@ _BATCH = 128  # inputs whose products are taken together
 # Sums of 256 products of non-negative floats are off by less than 258·2⁻²⁴ of their value (Higham 2002, section 3.1);
 # twice that also covers the rounding of what goes in.
 _SURE = 1 - 2 * (_CHUNK + 2) * 2.0**-24
+_ROUNDS = 2  # times that whole columns are added
+_COLUMNS = 64  # columns that are added at a time
 _STAY = 0.2  # the share of a token's own edge that counts as its capacity to itself inside a block
 
 
@@ -62,20 +66,24 @@ def heights_of(steps: int) -> Heights:
 class Draw:
     """Flows from one output ``t`` into ``sinks``; all capacities are read once.
 
-    ``keep`` is the number of edges of each row in the steps that are searched.
+    ``keep`` is the number of edges of each row in the steps that are searched, ``more`` the number for what they leave
+    open.
     """
 
-    def __init__(self, caps: Capacities, t: int, sinks: Places, causal: bool, keep: int) -> None:
-        self.caps, self.t, self.sinks, self.causal, self.keep = caps, t, sinks, causal, keep
+    def __init__(self, caps: Capacities, t: int, sinks: Places, causal: bool, keep: int, more: int = 0) -> None:
+        self.caps, self.t, self.sinks, self.causal = caps, t, sinks, causal
+        self.keep, self.more = keep, max(keep, more)
         self.n, self.parts = t + 1 if causal else caps.n, heights_of(caps.steps)
         n = self.n
-        searched = Sparse.bytes_for(n * (keep + 2) * (caps.steps - self.parts.search))
+        edges = n * (self.keep + self.more + 4 + (_ROUNDS * _COLUMNS if more else 0))
+        searched = Sparse.bytes_for(edges * (caps.steps - self.parts.search))
         check_room(8 * n * n + 32 * len(sinks) * n + searched, f"flows of {len(sinks)} inputs over {n:,} tokens")
         self.own = np.zeros((caps.steps, n), np.int64)
         self.columns = np.zeros((_TIERS + 1, len(sinks), n))
         self.blocks: tuple[F32, F32] = (np.zeros((n, n), np.float32), np.zeros((n, n), np.float32))
         self.row = np.zeros((caps.steps, n), np.int64)
-        self.found: list[list[Edges]] = [[] for _ in range(caps.steps)]
+        # The largest edges of each row, and those that come after them.
+        self.found: list[list[list[Edges]]] = [[[] for _ in range(caps.steps)] for _ in range(2)]
         for start, stop in caps.blocks(n):
             self._read(start, stop)
         # A little less than half: a float may be larger than the integer that it stands for.
@@ -86,7 +94,9 @@ class Draw:
         for block in self.blocks:
             np.fill_diagonal(block, 2 * _STAY * self.half)
         self.sums = [block.sum(0, dtype=np.float64) for block in self.blocks]
-        self.network, self.source = self._network()
+        self.whole = np.zeros(n, bool)  # tokens into which all edges are searched
+        self.source = (caps.steps - self.parts.search) * n + t
+        self.network = self._network(self.found[0])
 
     def _read(self, start: int, stop: int) -> None:
         """Rows start … stop of every step: into the input's columns, the blocks, or the edges of the search."""
@@ -104,24 +114,27 @@ class Draw:
             elif step < p.search:
                 sums[int(step >= p.high)] += self.caps.floats(rows)
             elif step < self.caps.steps - 1:
-                self.found[step].append(self._largest(rows, start))
+                for found, edges in zip(self.found, self._largest(rows, start), strict=True):
+                    found[step].append(edges)
         for block, total in zip(self.blocks, sums, strict=True):
             block[start:stop, : sums.shape[2]] = total * (1 - 2.0**-22)
 
-    def _largest(self, rows: Ints, start: int) -> Edges:
-        """The largest edges of some rows, the output's row and the tokens' own edges not among them."""
+    def _largest(self, rows: Ints, start: int) -> tuple[Edges, Edges]:
+        """The largest edges of some rows, and the next: not the output's row and the tokens' own edges."""
         small = as_small(rows, self.caps.bits)
         at = np.arange(start, start + len(small))
         small[at - start, at] = 0
         small[at == self.t] = 0
-        few = min(self.keep, small.shape[1])
-        best = np.argpartition(-small, few - 1, axis=1)[:, :few]
+        best = _largest_first(small, self.more)
         units = np.take_along_axis(small, best, 1)
-        used = units > 0
+        order = _largest_first(units, self.keep, others=True)
+        best, units = np.take_along_axis(best, order, 1), np.take_along_axis(units, order, 1)
         heads = np.broadcast_to(at.astype(np.int32)[:, None], best.shape)
-        return Edges(heads[used], best[used].astype(np.int32), units[used])
+        first = np.broadcast_to(np.arange(best.shape[1]) < self.keep, best.shape)
+        edges = Edges(heads, best.astype(np.int32), units)
+        return edges.where((units > 0) & first), edges.where((units > 0) & ~first)
 
-    def _network(self) -> tuple[Sparse, int]:
+    def _network(self, *found: list[list[Edges]]) -> Sparse:
         """The network of the search: node h·n + k is token k at height h; the last node takes what the input draws.
 
         The edges into the last node come first, one from each node of the lowest height.
@@ -136,34 +149,80 @@ class Draw:
             if step < self.caps.steps - 1:  # above, nothing is anywhere but on the output
                 others = tokens[tokens != self.t]
                 edges.append(Edges(others, others, as_small(self.own[step, others], self.caps.bits)))
-                edges += self.found[step]
+                edges += [few for part in found for few in part[step]]
             parts += [Edges(e.row + (height + 1) * n, e.column + height * n, e.units) for e in edges]
-        self.found = []
         heads, tails, units = map(np.concatenate, zip(*parts, strict=True))
         used = units > 0
-        return Sparse(heads[used], tails[used], units[used], nodes), count * n + self.t
+        return Sparse(heads[used], tails[used], units[used], nodes)
 
     def lower(self, upper: Ints, slack: int = 0) -> Ints:
         """Lower bounds of the flows into the inputs, ``[sinks]``, in units; no flow exceeds ``upper`` ``[sinks]``.
 
         A search ends once it is within ``slack`` units of the upper bound.
         """
-        found: list[int] = []
-        for start in range(0, len(self.sinks), _BATCH):
-            part = slice(start, start + _BATCH)
-            wanted = self._wanted(part, self.caps.floats(upper[part]))
-            found += [self._searched(w, x, slack) for w, x in zip(wanted, upper[part].tolist(), strict=True)]
-        return np.array(found, np.int64)
+        found, _ = self._lower(self.network, np.arange(len(self.sinks)), upper, slack)
+        for _ in range(1 + _ROUNDS if self.more > self.keep else 0):
+            left = np.flatnonzero(upper - found > slack)
+            if not len(left):
+                break
+            better, short = self._lower(self._network(*self.found), left, upper, slack)
+            found[left] = np.maximum(found[left], better)
+            starved = np.argsort(-short, kind="stable")[:_COLUMNS]
+            starved = starved[(short[starved] > slack // 16) & ~self.whole[starved]]
+            if not len(starved):
+                break
+            self._add_columns(starved)
+        return found
 
-    def _wanted(self, part: slice, upper: F64) -> F64:
+    def _lower(self, network: Sparse, places: Places, upper: Ints, slack: int) -> tuple[Ints, Ints]:
+        """Lower bounds for some of the inputs among the edges of one network, and what each token lacked, in units.
+
+        What a token lacked is the most that it lacked for one of the inputs that are still open.
+        """
+        found: list[int] = []
+        short = np.zeros(self.n, np.int64)
+        for start in range(0, len(places), _BATCH):
+            part = places[start : start + _BATCH]
+            for wanted, most in zip(
+                self._wanted(part, self.caps.floats(upper[part])), upper[part].tolist(), strict=True
+            ):
+                found.append(self._searched(network, wanted, most, slack))
+                if most - found[-1] > slack:
+                    short = np.maximum(short, network.left)
+        shift = self.caps.bits - BITS
+        return np.array(found, np.int64), short << shift if shift >= 0 else short >> -shift
+
+    def _add_columns(self, tokens: Places) -> None:
+        """Add all edges into some tokens to those that are searched; none is there twice."""
+        self.whole[tokens] = True
+        for part in self.found:
+            for step, edges in enumerate(part):
+                part[step] = [e.where(np.isin(e.column, tokens, invert=True)) for e in edges]
+        first = int(tokens.min()) if self.causal else 0
+        for start, stop in self.caps.blocks(self.n):
+            if stop <= first:
+                continue
+            at = np.arange(start, stop)
+            for step in range(self.parts.search, self.caps.steps - 1):
+                rows = self.caps.block(step, start, stop, stop if self.causal else None)[:, : self.n]
+                inside = tokens[tokens < rows.shape[1]]
+                units = as_small(rows[:, inside], self.caps.bits)
+                units[at == self.t] = 0
+                units[at[:, None] == inside] = 0
+                heads, columns = np.broadcast_arrays(at[:, None].astype(np.int32), inside.astype(np.int32))
+                self.found[1][step].append(Edges(heads, columns, units).where(units > 0))
+
+    def _wanted(self, part: Places, upper: F64) -> F64:
         """What some inputs could take from each token below the steps that are searched: ``[inputs, n]``."""
         wanted = self._gathered(part, upper)
         for block, sums in zip(self.blocks, self.sums, strict=True):
             share = np.divide(wanted * (1 - 1e-6), sums, out=np.zeros_like(wanted), where=sums > 0)
-            wanted = np.minimum(self._drawn(np.minimum(share, 1).astype(np.float32), block), self.half)
+            # What a token cannot draw from others stays on it, as far as half of its own edges carries that.
+            stays = np.clip(wanted * (1 - 1e-6) - sums * (1 + 1e-6), 0, (1 - 2 * _STAY - 1e-6) * self.half)
+            wanted = np.minimum(self._drawn(np.minimum(share, 1).astype(np.float32), block) + stays, self.half)
         return wanted
 
-    def _gathered(self, part: slice, upper: F64) -> F64:
+    def _gathered(self, part: Places, upper: F64) -> F64:
         """What each input takes from each token, ``[inputs, n]``: all of the lowest step, then what is missing."""
         sinks = self.sinks[part]
         at = np.arange(len(sinks))
@@ -190,10 +249,21 @@ class Draw:
             out[:, above] += share[:, columns] @ block[above, columns].T
         return out * _SURE
 
-    def _searched(self, wanted: F64, upper: int, slack: int) -> int:
+    def _searched(self, network: Sparse, wanted: F64, upper: int, slack: int) -> int:
         """A flow from the output into the tokens, at most ``wanted`` into each, in units."""
         small: Small = np.minimum(wanted * 2.0**BITS, MOST).astype(np.int32)
         shift = self.caps.bits - BITS
         enough = -(-(upper - slack) >> shift) if shift >= 0 else (upper - slack) << -shift  # rounded up
-        value = self.network.flow(self.source, self.network.nodes - 1, enough, small)
+        value = network.flow(self.source, network.nodes - 1, enough, small)
         return value << shift if shift >= 0 else value >> -shift
+
+
+def _largest_first(units: Small, count: int, others: bool = False) -> npt.NDArray[np.intp]:
+    """Columns of the ``count`` largest of each row, in no order, and after them the ``others`` if asked for.
+
+    >>> _largest_first(np.array([[1, 9, 2]], np.int32), 1).tolist()
+    [[1]]
+    """
+    count = min(count, units.shape[1])
+    best = np.argpartition(-units, count - 1, axis=1)
+    return best if others else best[:, :count]

@@ -32,7 +32,7 @@ from attnflow.scoring.network import F64
 # Thinned networks: edges of each row, and tokens of a window up to which a search in full is as quick. More edges make
 # the search itself quicker, because fewer flows have to be taken back.
 _THIN = ((24, 128), (96, 1024))
-_DRAW = (12, 256)  # the same for drawing
+_DRAW = (12, 64, 256)  # the same for drawing: few edges first, more for what they leave open
 _MANY = 32  # inputs of one output that pay for the sums that drawing needs
 
 
@@ -90,8 +90,8 @@ def _narrowed(
         return sinks[t - sinks >= near] if causal else sinks[sinks != t] if caps.n > near else sinks[:0]
 
     for a, t in enumerate(rows):
-        if len(sinks := far(a, _DRAW[1])) >= _MANY:
-            raised(a, sinks, Draw(caps, t, sinks, causal, _DRAW[0]).lower(laid.upper[a, sinks], most), DRAWN)
+        if len(sinks := far(a, _DRAW[-1])) >= _MANY:
+            raised(a, sinks, Draw(caps, t, sinks, causal, *_DRAW[:2]).lower(laid.upper[a, sinks], most), DRAWN)
         if not len(sinks := far(a, min(near for _, near in _THIN))):
             continue
         thin = Thin(caps, t, sinks, causal, max(keep for keep, _ in _THIN))

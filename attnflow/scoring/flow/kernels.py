@@ -13,6 +13,8 @@ import re
 
 import numpy as np
 from numba import njit, types
+from numba.core import config
+from numba.core.compiler_lock import global_compiler_lock
 
 from attnflow.scoring.flow.paths_kernel import SIGNATURE as PATHS
 from attnflow.scoring.flow.paths_kernel import paths
@@ -195,14 +197,15 @@ _PLACE = _FLAG = types.uint64
 SIGNATURE = types.void(
     *(_INT, _INT, _PLACE, _PLACE, _PLACE, _SET, _PLACE, _SET, _INT, _PLACE, _INT, _FLAG, _FLAG, _FLAG, _PLACE, _PLACE),
     *(_INT, _BYTE, _SET),
-    *(_INT, _SET, _INT, _INT, _INT, _INT, _SET, _SET, _SET, _SET, _SET, _SET, _SET, _INT, _INT, _SET),
+    *(_INT, _SET, _INT, _INT, _INT, _INT, *(_SET,) * 10, _INT, _INT, _SET),
 )
 
 
 def columns(
     capacity, rowsum, n, steps, words, sinks, count, order, wanted, tops, known, has_known, theorem, explicit, begin,
     stride, value, code, cuts,
-    cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside, reads,
+    cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, alive,
+    near, beyond, sums, inside, reads,
 ):  # fmt: skip
     """Flows of all sources at the wanted heights into each of the sinks.
 
@@ -215,7 +218,8 @@ def columns(
     from ``cap`` on are those of :func:`workspace`; after the call they hold the last pair that was solved.
     """
     w = Work(
-        cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, sums, inside, reads
+        cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, alive, near,
+        beyond, sums, inside, reads
     )  # fmt: skip
     few = (n + U63) >> U6
     for c in range(count):
@@ -278,10 +282,19 @@ KERNELS = {kernel.__name__: (kernel, signature) for kernel, signature in
 
 
 def llvm(name: str) -> tuple[str, str]:
-    """A kernel as LLVM code, and the name that it has there."""
+    """A kernel as LLVM code that nothing has optimised yet, and the name that it has there.
+
+    numba would optimise each function that another one calls, then the caller with all of them in it; whoever gets this
+    optimises once, for a processor (compiled.py). While numba's setting is changed nobody else compiles.
+    """
     kernel, signature = KERNELS[name]
     options = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    (text,) = njit(signature, **options)(kernel).inspect_llvm().values()
+    with global_compiler_lock:
+        level, config.OPT = config.OPT, type(config.OPT)(0)
+        try:
+            (text,) = njit(signature, **options)(kernel).inspect_llvm().values()
+        finally:
+            config.OPT = level
     # What it calls may be dropped by the linker; the kernel itself may not.
     (symbol,) = re.findall(rf'^define (?!linkonce)[^@]*@"?([^"(]*{name}[^"(]*)', text, re.M)
     return text, symbol

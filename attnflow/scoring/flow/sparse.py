@@ -36,6 +36,9 @@ class Sparse:
         self.place = place[:count]
         self._space = [np.empty(nodes + 1, np.int32) for _ in range(4)]
         self._into = self.place[np.asarray(tails) == nodes - 1]
+        self.left: Small = np.zeros(
+            len(self._into), np.int32
+        )  # what the edges into the last node had left in the last flow
 
     @staticmethod
     def bytes_for(edges: int) -> int:
@@ -52,4 +55,6 @@ class Sparse:
         room = self.given.copy()
         if last is not None:
             room[self._into] = last
-        return compiled.paths(source, sink, enough, self.first, self.to, self.pair, room, self._space)
+        value = compiled.paths(source, sink, enough, self.first, self.to, self.pair, room, self._space)
+        self.left = room[self._into]
+        return value

@@ -137,12 +137,19 @@ def _first_wave(w, n, words, height, sink):
 
 
 @inner
-def _distances(w, n, words, height, sink):
-    """Rings of nodes by distance to the sink; the farthest ring needed, or 0 if no excess can reach it."""
-    ahead, used, ring, seen, active, useful = w.ahead, w.used, w.ring, w.seen, w.active, w.useful
+def _distances(w, n, words, height, sink, last):
+    """Rings of nodes by distance to the sink; the farthest ring needed, or 0 if no excess can reach it.
+
+    All excess moves along shortest paths, so no distance ever falls. So a node is looked at only from the distance on
+    that it had in the search before, whose rings reach up to ``last``; one that could not reach the sink, never again.
+    """
+    ahead, used, ring, seen, active = w.ahead, w.used, w.ring, w.seen, w.active
+    alive, near, beyond = w.alive, w.near, w.beyond
     size = (height + U1) * words
     anywhere = U0
     for y in range(size):
+        beyond[y] = alive[y] & ~seen[y] if last > U0 else alive[y]
+        near[y] = U0
         seen[y] = U0
         ring[y] = U0
         anywhere |= active[y]
@@ -151,6 +158,12 @@ def _distances(w, n, words, height, sink):
     while True:
         here = d * size
         there = here + size
+        if d < last:
+            for y in range(size):
+                near[y] |= ring[there + y]
+        elif d == last:
+            for y in range(size):
+                near[y] |= beyond[y]
         for y in range(size):
             ring[there + y] = U0
         found = U0
@@ -164,7 +177,7 @@ def _distances(w, n, words, height, sink):
             up, down = (h + U1) * words, (h - U1) * words
             for x in range(words):
                 new = U0
-                nodes = useful[up + x] & ~seen[up + x] if h < height - U1 else U0
+                nodes = near[up + x] & ~seen[up + x] if h < height - U1 else U0
                 while nodes != U0:
                     i = (x << U6) + np.uint64(trailing_zeros(nodes))
                     row = (h * n + i) * words
@@ -221,6 +234,9 @@ def _distances(w, n, words, height, sink):
                             ring[c + U3] |= x3
                         z += U4
         if found == U0:
+            for y in range(words, height * words):
+                alive[y] = seen[y]
+                active[y] &= seen[y]
             break
         d += U1
         missing = U0
@@ -344,13 +360,16 @@ def solve_pair(w, n, words, height, source, sink, bound, explicit):
             w.ahead[y] = w.fresh[y]
             w.used[y] = U0
             w.used_t[y] = U0
+        for y in range((height + U1) * words):
+            w.alive[y] = w.useful[y]
         value = _first_wave(w, n, words, height, sink)
     if COUNTING:
         w.reads[PAIRS] += U1
+    far = U0
     while explicit or value < bound:
         if COUNTING:
             w.reads[WAVES] += U1
-        far = _distances(w, n, words, height, sink)
+        far = _distances(w, n, words, height, sink, far)
         if far == U0:
             proof = CUT
             break

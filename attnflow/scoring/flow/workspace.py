@@ -25,6 +25,9 @@ class Work(NamedTuple):
     seen: Any  # [(S+1)*w] the nodes that can reach the sink
     active: Any  # [(S+1)*w] the nodes with excess
     useful: Any  # [(S+1)*w] the nodes with limit > 0
+    alive: Any  # [(S+1)*w] those of them that may still reach the sink
+    near: Any  # [(S+1)*w] those that were not farther from it in the search before
+    beyond: Any  # [(S+1)*w] those that the search before did not come to
     sums: Any  # [(S+1)*n] one number per node, for whoever needs it
     inside: Any  # [(S+1)*n] the same
     reads: Any  # [5] what a debug build has read, see counting.py
@@ -54,7 +57,7 @@ def workspace(n: int, steps: int) -> Work:
             *(np.zeros(nodes, np.int64) for _ in range(3)),
             *(np.empty(rows, np.uint64) for _ in range(3)),
             np.empty(((steps - 1) * n + 3) * sets, np.uint64),
-            *(np.zeros(sets, np.uint64) for _ in range(3)),
+            *(np.zeros(sets, np.uint64) for _ in range(6)),
             *(np.zeros(nodes, np.int64) for _ in range(2)),
             np.zeros(PLACES, np.uint64),
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attnflow.errors import AttnFlowError
-from attnflow.scoring.flow import compiled
+from attnflow.scoring.flow import compiled, shipped
 from attnflow.scoring.flow.workspace import workspace
 
 FLOW = "from attnflow import flow; print(flow([[[0.5, 0.5], [0.5, 0.5]]] * 3).scores[-1, 0, 0])\n"
@@ -70,7 +70,8 @@ def test_the_kernel_takes_only_the_arrays_it_knows():
 def test_code_that_only_numba_could_run_is_refused(monkeypatch, capsys):
     from attnflow.scoring.flow import kernels
 
-    code = "declare void @NRT_incref(ptr)\ndeclare i64 @llvm.cttz.i64(i64)"
+    code = "declare void @NRT_incref(ptr)\ndefine void @f(ptr %x) {\n call void @NRT_incref(ptr %x)\n ret void\n}"
+    monkeypatch.setattr(shipped, "code", lambda name: None)
     monkeypatch.setattr(kernels, "llvm", lambda name: (code, "f"))
     with pytest.raises(AttnFlowError, match="needs NRT_incref, and may need nothing of numba.*backend='networkx'"):
         compiled._compile("columns")
@@ -78,6 +79,14 @@ def test_code_that_only_numba_could_run_is_refused(monkeypatch, capsys):
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     with pytest.raises(AttnFlowError, match="NUMBA_DISABLE_JIT is set.*unset it, or use"):
         compiled._compile("columns")
+
+
+def test_code_of_another_llvm_is_made_anew(monkeypatch):
+    from attnflow.scoring.flow import kernels
+
+    monkeypatch.setattr(shipped, "code", lambda name: ("words of another version", "f"))
+    monkeypatch.setattr(kernels, "llvm", lambda name: ("define void @f() {\n ret void\n}", "f"))
+    assert compiled._compile("columns").startswith(b"f\n")
 
 
 @pytest.mark.parametrize(("env", "folder"), [

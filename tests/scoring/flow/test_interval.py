@@ -97,7 +97,8 @@ def test_no_drawn_flow_exceeds_the_exact_one(shape):
                 loose = np.full(len(sinks), caps.rowsum[-1, t])  # the tighter the upper bound, the less is gathered
                 for upper in (loose, exact[t, sinks]):
                     found = Draw(caps, t, sinks, causal, 4).lower(upper)
-                    assert (found <= exact[t, sinks]).all(), (name, causal, t)
+                    more = Draw(caps, t, sinks, causal, 4, 12).lower(upper)
+                    assert (found <= more).all() and (more <= exact[t, sinks]).all(), (name, causal, t)
 
 
 def test_a_drawn_flow_in_parts_is_that_of_one_part(monkeypatch):
@@ -107,6 +108,33 @@ def test_a_drawn_flow_in_parts_is_that_of_one_part(monkeypatch):
     monkeypatch.setattr("attnflow.scoring.flow.draw._BATCH", 7)
     apart = Draw(caps, 39, sinks, True, 12).lower(upper) - whole
     assert abs(apart).max() < 1e-6 * 2.0**caps.bits  # products of matrices are summed in another order
+
+
+def test_what_few_edges_leave_open_is_drawn_among_more_of_them():
+    caps = integers(softmax_network(np.random.default_rng(8), 16, 40, 1.5, causal=True))
+    sinks, upper = np.arange(3, 33), np.full(30, caps.rowsum[-1, 39])
+    few, many = (Draw(caps, 39, sinks, True, keep).lower(upper) for keep in (2, 9))
+    assert (few < many).any()
+    both, whole = Draw(caps, 39, sinks, True, 2, 9).lower(upper), Draw(caps, 39, sinks, True, 40).lower(upper)
+    assert (both >= np.maximum(few, many)).all() and (both <= whole).all()
+    slack = int(np.median(upper - few))
+    settled, found = upper - few <= slack, Draw(caps, 39, sinks, True, 2, 9).lower(upper, slack)
+    assert settled.any() and (upper - found <= slack)[settled | (upper - many <= slack)].all()
+
+
+def test_a_token_that_few_others_look_at_is_reached_by_whole_columns():
+    stack = softmax_network(np.random.default_rng(3), 20, 60, 1.0, causal=True)
+    off = ~np.eye(60, dtype=bool)
+    stack[:, off[10], 10] *= np.where(np.arange(60)[off[10]] > 10, 0.02, 1)  # no edge into it is among the largest
+    caps = integers(stack)
+    upper = solve(caps, [20], [59], bounds=False).units[0, 0, 5:11]
+    few, whole = (Draw(caps, 59, np.arange(5, 11), True, keep).lower(upper) for keep in (3, 60))
+    draw = Draw(caps, 59, np.arange(5, 11), True, 2, 3)
+    found = draw.lower(upper)
+    assert draw.whole[10] and (few < found).any() and (found <= whole).all()
+    for step in range(draw.parts.search, 19):
+        edges = np.concatenate([np.stack([e.row, e.column]) for part in draw.found for e in part[step]], 1)
+        assert len(np.unique(edges, axis=1).T) == len(edges.T)  # no edge is there twice
 
 
 def test_a_search_for_a_drawn_flow_ends_within_the_slack():
