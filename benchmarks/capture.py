@@ -40,6 +40,7 @@ TARGETS = {
 def build(shape: str) -> Any:
     """A random model: 12 layers × 12 heads × 768 (bert, gpt2), 8 layers × 16 heads on 4 keys × 512 (llama).
 
+    "smollm2" has the sizes of SmolLM2-135M (30 layers × 9 heads on 3 keys × 576), the smallest Llama that is in use.
     "llama-1b" has the layers of Llama-3.2-1B (32 heads on 8 keys × 2048), four of them, and a smaller vocabulary.
     """
     torch.manual_seed(0)
@@ -51,6 +52,9 @@ def build(shape: str) -> Any:
     if shape == "llama-1b":
         sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
         few = {"num_hidden_layers": 2 if quick() else 4}
+    elif shape == "smollm2":
+        sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3}
+        few = {"num_hidden_layers": 2 if quick() else 30}
     else:
         sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 16, "num_key_value_heads": 4}
         few = {"num_hidden_layers": 2 if quick() else 8}

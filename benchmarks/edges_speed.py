@@ -5,10 +5,10 @@
     python benchmarks/edges.py speed --part time-bert      # one part, which is left in --work
     python benchmarks/edges.py speed --write               # the page, from all parts in --work
 
-Random models of the shapes of BERT-base, of a small Llama with grouped heads, and of layers of Llama-3.2-1B
-(benchmarks/capture.py). Times are interleaved in one process, the least of several rounds. Value zeroing runs every
-layer again by itself, so it is timed on two layers of each shape, against the plain run of the same two; on the
-largest shape at the smaller length alone, as the other takes many minutes. Memory is the peak of the resident set
+Random models of the shapes of BERT-base, of a made-up small Llama with grouped heads, of SmolLM2-135M and of layers of
+Llama-3.2-1B (benchmarks/capture.py). Times are interleaved in one process, the least of several rounds. Value zeroing
+runs every layer again by itself, so it is timed on two layers of each shape, against the plain run of the same two; on
+the largest shape at the smaller length alone, as the other takes many minutes. Memory is the peak of the resident set
 above the loaded model, each in a process of its own.
 """
 
@@ -30,7 +30,7 @@ from report import FOLDER, insert, markdown
 
 from attnflow import capture
 
-SHAPES = ("bert", "llama", "llama-1b")
+SHAPES = ("bert", "llama", "smollm2", "llama-1b")
 LENGTHS = (128, 512)
 LONG = 2048
 TARGETS: dict[str, tuple[float, float]] = {"norm": (1.5, 2.0), "alti": (2.5, 4.0), "gradient": (4.0, 5.0)}
@@ -125,8 +125,9 @@ def page(found: dict[str, dict[str, Figures]]) -> str:
         [
             "Time as a multiple of the plain sdpa run in the same process, with the target in brackets. One thread, "
             f"float32, torch {torch.__version__}, transformers {transformers.__version__}. Shapes: BERT-base (12 "
-            "layers × 12 heads × 768), a small Llama (8 layers × 16 heads on 4 keys × 512), layers of Llama-3.2-1B "
-            "(4 × 32 heads on 8 keys × 2048). Value zeroing is timed on two of the layers.",
+            "layers × 12 heads × 768), a made-up small Llama (8 layers × 16 heads on 4 keys × 512), SmolLM2-135M (30 "
+            "layers × 9 heads on 3 keys × 576), layers of Llama-3.2-1B (4 × 32 heads on 8 keys × 2048). Value zeroing "
+            "is timed on two of the layers.",
             markdown(["shape", "tokens", "sdpa", "attention", *TARGETS, "value_zeroing"], lines(found)),
             f"Peak memory above the loaded model at {LONG} tokens, and as a multiple of plain capture's (target ≤ "
             f"{MEMORY:g}×):",
