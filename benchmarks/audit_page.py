@@ -341,9 +341,10 @@ def spreads(records: pd.DataFrame) -> Any:
         row[0].set(title=f"{title}: rank correlation per text", xlabel="Kendall τ", ylabel="texts")
         row[1].set(title="Shuffled attention", xlabel="largest weight", ylabel="median change (TVD)")
         row[2].set(title="Attention of other seeds", xlabel="seed", ylabel="JSD per text")
-        for panel in row:
+        for panel, experiment in zip(row, RECORDS, strict=True):
             panel.title.set_fontsize("medium")
             panel.spines[["top", "right"]].set_visible(False)
+            panel.set_visible(experiment in of)
     return figure
 
 
