@@ -227,7 +227,7 @@ def with_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     keys = ["table", "set", "variant", "method", "layer"]
     over = of_seeds.groupby(keys, sort=False)["mean"].agg(["mean", "std", "count"]).reset_index()
     several = over[over["count"] > 1].drop(columns="count").assign(model=tables_page.SEEDS)
-    return pd.concat([own, several], ignore_index=True)[COLUMNS] if len(several) else own.reset_index(drop=True)
+    return pd.concat([own, several], ignore_index=True)[COLUMNS].convert_dtypes()
 
 
 def added(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:

@@ -163,10 +163,13 @@ def short_table(correlations: pd.DataFrame) -> str:
 
 
 def _of_seeds(rows: pd.DataFrame, paper: float = float("nan")) -> str:
-    """The mean of the seeds, their standard deviation, and the distance to the paper in it; of one seed its mean."""
-    seeds = rows[rows["model"] == SEEDS]
-    if not len(seeds):
-        return f"{rows['mean'].iloc[0]:.2f}"
-    mean, spread = float(seeds["mean"].iloc[0]), float(seeds["std"].iloc[0])
+    """The mean of the seeds, their standard deviation, and the distance to the paper in it.
+
+    Two seeds have no spread to measure by, so both are given; of one seed its mean.
+    """
+    means = sorted(rows[rows["model"] != SEEDS]["mean"])
+    if len(means) < 3:
+        return " and ".join(f"{mean:.2f}" for mean in means)
+    mean, spread = (float(rows[rows["model"] == SEEDS][name].iloc[0]) for name in ("mean", "std"))
     apart = f" ({(mean - paper) / spread:+.1f})".replace("-", "−") if spread > 0 and paper == paper else ""
     return f"{mean:.2f} ± {spread:.2f}{apart}"

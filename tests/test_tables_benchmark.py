@@ -52,9 +52,11 @@ def test_the_figures_show_the_recorded_numbers(load):
 
 def test_cells_tell_the_distance_in_spreads(load):
     page = load("tables_page")
-    rows = pd.DataFrame({"model": ["seed 0", "seeds"], "mean": [0.5, 0.6], "std": [0.3, 0.05]})
+    names = ["seed 0", "seed 1", "seed 2", "seeds"]
+    rows = pd.DataFrame({"model": names, "mean": [0.65, 0.6, 0.55, 0.6], "std": [0.3, 0.3, 0.3, 0.05]})
     assert page._of_seeds(rows, 0.71) == "0.60 ± 0.05 (−2.2)"
-    assert page._of_seeds(rows[:1], 0.71) == "0.50"
+    assert page._of_seeds(rows[1:], 0.71) == "0.55 and 0.60"  # two seeds have no spread
+    assert page._of_seeds(rows[:1], 0.71) == "0.65"
 
 
 def test_the_recorded_rows_hold_the_papers_values(load):
@@ -94,7 +96,7 @@ def test_records_mean_spread_and_seeds_by_hand(load, tmp_path):
     again, _, ratios = page.read(tmp_path)
     assert ratios["ratio"].tolist() == [1.2e-8]
     assert page.short_table(again) == page.short_table(frame)
-    assert "| blank-out | rollout | 0 | 0.32 | 0.62 ± 0.53 (+0.6) |" in page.short_table(frame)
+    assert "| blank-out | rollout | 0 | 0.32 | 0.25 and 1.00 |" in page.short_table(frame)
     assert len(page.layer_curves(frame).axes) == 3  # nothing of Table 2 was computed
 
 
