@@ -17,7 +17,7 @@ from attnflow.scoring.flow.compiled import columns
 from attnflow.scoring.flow.integers import Capacities, integers
 from attnflow.scoring.flow.search import orders
 from attnflow.scoring.flow.solver import solve
-from attnflow.scoring.flow.waves import U0, _distances, _first_wave, _inject, _push_wave
+from attnflow.scoring.flow.waves import U0, U1, _distances, _first_wave, _inject, _push_wave
 from attnflow.scoring.flow.workspace import words_of, workspace
 
 N = 64
@@ -52,12 +52,14 @@ def count(w, shape, rowsum, out):
             w.ahead[y] = w.fresh[y]
             w.used[y] = U0
             w.used_t[y] = U0
-        waves, value = 0, np.int64(0)
+        for y in range((height + U1) * words):
+            w.alive[y] = w.useful[y]
+        waves, value, far = 0, np.int64(0), U0
         if bound > 0:
             waves, value = 1, _first_wave(w, n, words, height, sink)
         while value < bound:
             waves += 1
-            far = _distances(w, n, words, height, sink)
+            far = _distances(w, n, words, height, sink, far)
             if far == 0:
                 break
             value += _push_wave(w, n, words, height, sink, far)

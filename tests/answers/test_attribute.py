@@ -47,8 +47,10 @@ def test_rows_are_those_of_the_plain_methods(method: str) -> None:
     scores = getattr(attnflow, base)(whole, layer=-1).scores[-1]
     p = run.prompt
     rows = scores[p - 1 : p - 1 + len(run.answer)]
+    # ALTI takes the difference of two sums of all coordinates, and rounding depends on how many rows a call has.
+    near = 1e-5 if edges == "alti" else 1e-6
     for u, unit in enumerate(a.units):
-        np.testing.assert_allclose(a.scores[method][u], rows[unit.first : unit.last].mean(0), atol=1e-6)
+        np.testing.assert_allclose(a.scores[method][u], rows[unit.first : unit.last].mean(0), atol=near)
 
 
 def test_sums_over_sources_are_sums_over_tokens_exactly() -> None:
