@@ -190,7 +190,7 @@ def test_the_docs_page_is_drawn_from_its_csv_file(load, tmp_path):
     bench.main(["--redraw", "--page", str(tmp_path / "debate.md")])
     assert (tmp_path / "debate.md").read_text() == (docs / "debate.md").read_text()
     recorded = load("audit_page").read(docs)
-    assert set(recorded["model"] + "-" + recorded["data"]) <= set(bench.PARTS)
+    assert set(recorded["model"] + "-" + recorded["data"]) == set(bench.PARTS) - {"random-agnews"}  # not yet recorded
     with pytest.raises(SystemExit):
         bench.main(["--work", "somewhere"])
     with pytest.raises(SystemExit):
