@@ -6,10 +6,11 @@
     python benchmarks/edges.py speed --write               # the page, from all parts in --work
 
 Random models of the shapes of BERT-base, of a made-up small Llama with grouped heads, of SmolLM2-135M and of layers of
-Llama-3.2-1B (benchmarks/capture.py). Times are interleaved in one process, the least of several rounds. Value zeroing
-runs every layer again by itself, so it is timed on two layers of each shape, against the plain run of the same two; on
-the largest shape at the smaller length alone, as the other takes many minutes. Memory is the peak of the resident set
-above the loaded model, each in a process of its own.
+Llama-3.2-1B (benchmarks/capture.py). Times are interleaved in one process, the least of several rounds: of three times
+as many at the smaller length, where a run is short and a disturbance shows. Value zeroing runs every layer again by
+itself, so it is timed on two layers of each shape, against the plain run of the same two; on the largest shape at the
+smaller length alone, as the other takes many minutes. Memory is the peak of the resident set above the loaded model,
+each in a process of its own.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def measure(part: str, lengths: tuple[int, ...], rounds: int) -> dict[str, Figur
         timed = lengths[:1] if shape == "llama-1b" else lengths
         return {str(n): times(two_layers(shape), ("sdpa", "value_zeroing"), n, 1 if n > 128 else 2) for n in timed}
     model = build(shape)
-    return {str(n): times(model, ("sdpa", "attention", *TARGETS), n, rounds) for n in lengths}
+    return {str(n): times(model, ("sdpa", "attention", *TARGETS), n, rounds * (1 if n > 128 else 3)) for n in lengths}
 
 
 def lines(found: dict[str, dict[str, Figures]]) -> list[list[str]]:

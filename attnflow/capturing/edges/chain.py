@@ -100,7 +100,8 @@ class _State:
             weight = step.weight.to(self.wide)
             known = self._known(step, weight)
             self._linear(weight, step.bias)
-            self.parts.known = None if known is None else (weight, known)
+            if known is not None:
+                self.parts.known = (weight, known)
         elif isinstance(step, Scale):
             kind, factor = factor_kind(step.factor, step.view, self.all)
             self._scale(kind, factor if kind in ("number", "channel") else self._picked(factor))
@@ -116,6 +117,8 @@ class _State:
         parts, present = self.parts, view.present(self.all.batch, self.all.positions)
         present = None if present is None else self._picked(present)
         self._projected()
+        if parts.known is not None and not self._holds():
+            parts.known = None
         given = _sum(parts.attention(), self.rest)
         parts.y = self._canonical(y, view)
         if self.own is not None and (self.beside is not None or not _same(given, self.own)):
@@ -147,8 +150,8 @@ class _State:
         """``[B, n, e]``: weights × values × the first projection as the model computed it, without its bias.
 
         That is what the parts add up to, if the model multiplied these very numbers with this matrix: it was seen to
-        ask torch for the product of a tensor, the numbers of which are compared here, and each row of the result is
-        compared with the product in one direction, which costs next to nothing. None if the product has to be computed.
+        ask torch for the product of a tensor, the numbers of which are compared here. What later steps make of it is
+        compared with the matrix at the end (:meth:`_holds`). None if the product has to be computed.
         """
         parts, product = self.parts, step.product
         first = parts.matrix is None and not self.before and not parts.slow and parts.scale is None
@@ -166,10 +169,25 @@ class _State:
         if not _same(x, mixed) and not torch.equal(x, mixed):
             return None
         found = self._picked(out.reshape(shape))
-        found = found if step.bias is None else found - step.bias.to(self.wide)
-        direction = _direction(weight.shape[1], self.wide, weight.device)
-        far = mixed @ (weight @ direction) - found @ direction
-        return found if bool((far.abs() <= LIMIT_OUT * torch.linalg.vector_norm(found, dim=-1)).all()) else None
+        return found if step.bias is None else found - step.bias.to(self.wide)
+
+    def _holds(self) -> bool:
+        """True if what is known is the product with the matrix: each row is compared in one direction.
+
+        That costs next to nothing, where the product costs as much as the model's own projection.
+        """
+        assert self.parts.known is not None
+        matrix, found = self.parts.known
+        direction = _direction(matrix.shape[1], self.wide, matrix.device)
+        far = mixed_values(self.parts) @ (matrix @ direction) - found @ direction
+        return bool((far.abs() <= LIMIT_OUT * torch.linalg.vector_norm(found, dim=-1)).all())
+
+    def _change(self, matrix: torch.Tensor, function: Any) -> None:
+        """The steps so far are ``matrix`` now; ``function`` does to the known product what was done to it."""
+        parts = self.parts
+        known = parts.known
+        parts.known = (matrix, function(known[1])) if known is not None and known[0] is parts.matrix else None
+        parts.matrix = matrix
 
     def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         parts = self.parts
@@ -180,7 +198,7 @@ class _State:
         elif parts.matrix is None:
             self._project(weight)
         else:
-            parts.matrix = parts.matrix @ weight
+            self._change(parts.matrix @ weight, lambda x: x @ weight)
         self.width = weight.shape[1]
         self._each(lambda x: x @ weight)
         self._plus(bias)
@@ -221,7 +239,7 @@ class _State:
             elif parts.matrix is None:
                 self.before.append(("channel", factor))
             else:
-                parts.matrix = self._changed(torch.mul, parts.matrix, factor)
+                self._change(self._changed(torch.mul, parts.matrix, factor), lambda x: x * factor)
             self._each(lambda x: x * factor)
         elif kind == "head" and parts.matrix is None and not parts.slow and self.rest is None:
             # The steps before it act within the channels of one head, or the factor would not be one of a head.
@@ -246,8 +264,9 @@ class _State:
         elif parts.matrix is None:
             self.before.append(("centre", None))
         else:
-            parts.matrix = self._changed(torch.sub, parts.matrix, parts.matrix.mean(1, keepdim=True))
-        self._each(lambda x: x - x.mean(-1, keepdim=True))
+            matrix = self._changed(torch.sub, parts.matrix, parts.matrix.mean(1, keepdim=True))
+            self._change(matrix, _centred)
+        self._each(_centred)
 
     def _norm(self, step: Norm) -> None:
         x = self._canonical(step.x, step.view)
@@ -275,6 +294,10 @@ class _State:
             self._projected()
             parts.residual = x
             self.own = self._canonical(step.own, step.view)
+
+
+def _centred(x: torch.Tensor) -> torch.Tensor:
+    return x - x.mean(-1, keepdim=True)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

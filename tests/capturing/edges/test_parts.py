@@ -186,26 +186,30 @@ def test_a_sum_that_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch):
         capture(tiny.model("llama"), inputs={"input_ids": torch.tensor([tiny.IDS])}, edges="norm")
 
 
-def test_the_product_of_the_model_itself_is_taken_only_where_it_is_one(monkeypatch: pytest.MonkeyPatch):
-    """The certificate reads the model's own projection, unless its result was written to behind torch's back."""
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_the_product_of_the_model_itself_is_taken_where_it_is_one(name: str, monkeypatch: pytest.MonkeyPatch):
+    """The certificate reads the model's own projection, also behind a norm; edges are the same without that."""
     taken: list[bool] = []
-    true = chain._State._known
+    true = chain._State._holds
 
-    def known(state: Any, *given: Any) -> Any:
-        found = true(state, *given)
-        taken.append(found is not None)
-        return found
+    def holds(state: Any) -> bool:
+        taken.append(true(state))
+        return taken[-1]
 
-    monkeypatch.setattr(chain._State, "_known", known)
-    model, given = tiny.model("llama"), {"input_ids": torch.tensor([tiny.IDS])}
+    monkeypatch.setattr(chain._State, "_holds", holds)
+    model, given = tiny.model(name), {"input_ids": torch.tensor([tiny.IDS])}
     wanted = capture(model, inputs=given, edges="norm").only
     assert taken and all(taken)
     taken.clear()
-    monkeypatch.setattr(chain, "_direction", lambda *_: torch.full((16,), float("nan")))
-    found = capture(model, inputs=given, edges="norm").only
+    monkeypatch.setattr(chain, "_direction", lambda width, *_: torch.full((width,), float("nan")))
+    found = capture(model, inputs=given, edges="norm")
     assert taken and not any(taken)
-    assert np.array_equal(found.weights, wanted.weights)
-    monkeypatch.undo()
+    assert np.array_equal(found.only.weights, wanted.weights)
+    assert found.certificate is not None and max(found.certificate.values()) < 1e-5
+
+
+def test_a_projection_that_was_written_to_behind_torchs_back_is_refused():
+    model, given = tiny.model("llama"), {"input_ids": torch.tensor([tiny.IDS])}
 
     def spoil(module: Any, args: Any, out: torch.Tensor) -> None:
         out.data[:, 1] *= 2
