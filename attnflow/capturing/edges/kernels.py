@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,24 +61,25 @@ def _by_products(weights: Any, heads: Any, scale: Any, y: torch.Tensor) -> torch
 
 
 def products(heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(``[B, H·(H + 1)/2, m]``, ``[B, m, H]``) of ``heads`` [B, H + 1, m, e]: what vectors give with each other.
+    """(``[B, H·(H + 1)/2, m]``, ``[B, H, m]``) of ``heads`` [B, H + 1, m, e]: what vectors give with each other.
 
     The first has the products of two of the first H heads' vectors at each input position. Two heads stand for both of
     their orders, so that their product is there once, doubled. The second has those of each of them with the last.
     """
     batch, count, m, width = heads.shape
-    one, other = torch.triu_indices(count - 1, count - 1, device=heads.device)
     if heads.device.type != "cpu":
+        one, other = torch.triu_indices(count - 1, count - 1, device=heads.device)
         across = heads.transpose(1, 2)
         gram = torch.matmul(across, across.transpose(-1, -2))
         found = gram[..., one, other] * torch.where(one == other, 1.0, 2.0).to(gram.dtype)
-        return found.transpose(1, 2).contiguous(), gram[..., :-1, -1]
+        return found.transpose(1, 2).contiguous(), gram[..., :-1, -1].transpose(1, 2)
     from attnflow.capturing.edges import length_kernel  # it imports numba
 
-    out = heads.new_empty(len(one) + count - 1, batch * m)
+    total = count * (count - 1) // 2
+    out = heads.new_empty(total + count - 1, batch * m)
     columns(length_kernel.products, out.T, _flat(heads), width)
-    found, last = out[: len(one)], out[len(one) :]
-    return found.view(-1, batch, m).transpose(0, 1).contiguous(), last.view(-1, batch, m).permute(1, 2, 0)
+    both = out.view(-1, batch, m).transpose(0, 1)
+    return both[:, :total].contiguous(), both[:, total:].contiguous()
 
 
 def _flat(heads: torch.Tensor) -> Any:
@@ -94,27 +96,74 @@ def _flat(heads: torch.Tensor) -> Any:
     return heads.transpose(0, 1).reshape(count, -1).contiguous().numpy()
 
 
-def lengths(weights: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """What stands beside attention in the part that each output position has of itself: the residual stream.
+
+    Attributes:
+        own: ``[n]``: the input position that is the output position itself.
+        products: ``[B, H, m]``: what the residual at each input position gives with each head's vector there.
+        squares: ``[B, n]``: the squared length of each output position's residual.
+    """
+
+    own: torch.Tensor
+    products: torch.Tensor
+    squares: torch.Tensor
+
+
+def lengths(
+    weights: torch.Tensor, pairs: torch.Tensor, scale: torch.Tensor | None = None, beside: Beside | None = None
+) -> torch.Tensor:
     """``[B, n, m]`` of ``weights`` [B, H, n, m] and the :func:`products` of all input positions.
+
+    ``scale`` [B, n] is a factor of each output position, not of the residual, which ``beside`` adds:
+    ‖s·T + r‖² = s²·‖T‖² + 2·s·T·r + ‖r‖².
 
     >>> u = torch.tensor([[[[3.0, 0.0]], [[0.0, 4.0]], [[1.0, 1.0]]]])
     >>> pairs, last = products(u)
-    >>> lengths(torch.tensor([[[[1.0]], [[1.0]]]]), pairs), last
-    (tensor([[[5.]]]), tensor([[[3., 4.]]]))
+    >>> weights = torch.tensor([[[[1.0]], [[1.0]]]])
+    >>> lengths(weights, pairs)
+    tensor([[[5.]]])
+    >>> residual = Beside(torch.tensor([0]), last, torch.tensor([[2.0]]))
+    >>> lengths(weights, pairs, None, residual) ** 2  # (3 + 1)² + (4 + 1)²
+    tensor([[[41.]]])
     """
-    batch, count, n, m = weights.shape
-    out = weights.new_zeros(batch, n, m)
     if weights.device.type != "cpu":
-        for p, (one, other) in enumerate(torch.triu_indices(count, count).T.tolist()):
-            out += weights[:, one] * weights[:, other] * pairs[:, p, None]
-        return out.clamp_(min=0).sqrt_()
+        return _lengths_by_products(weights, pairs, scale, beside)
+    batch, _, n, m = weights.shape
     from attnflow.capturing.edges import length_kernel  # it imports numba
 
+    out = weights.new_zeros(batch, n, m)
     # The kernel reads whole vectors of input positions, also behind the last one.
     weights, pairs = weights.contiguous(), torch.nn.functional.pad(pairs, (0, length_kernel.NEAR))
+    factor = weights.new_ones(batch, n) if scale is None else scale.contiguous()
+    own, given, squares = _nothing(weights) if beside is None else (beside.own, beside.products, beside.squares)
     for b in range(batch):
-        columns(length_kernel.lengths, out[b].T, weights[b].numpy(), pairs[b].numpy())
+        residual = (own.numpy(), given[b].numpy(), squares[b].numpy())
+        columns(length_kernel.lengths, out[b].T, weights[b].numpy(), pairs[b].numpy(), factor[b].numpy(), *residual)
     return out
+
+
+def _nothing(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Beside attention there is no position of its own."""
+    none = weights.new_zeros(len(weights), 0)
+    return torch.zeros(0, dtype=torch.int64), none[:, None], none
+
+
+def _lengths_by_products(
+    weights: torch.Tensor, pairs: torch.Tensor, scale: torch.Tensor | None, beside: Beside | None
+) -> torch.Tensor:
+    """The same by operations of torch, for other devices than the processor."""
+    square = weights.new_zeros(weights.shape[0], *weights.shape[2:])
+    for p, (one, other) in enumerate(torch.triu_indices(weights.shape[1], weights.shape[1]).T.tolist()):
+        square += weights[:, one] * weights[:, other] * pairs[:, p, None]
+    factor = weights.new_ones(square.shape[:2]) if scale is None else scale
+    square = square.clamp_(min=0) * factor.square()[..., None]
+    if beside is not None:
+        rows = torch.arange(len(beside.own), device=weights.device)
+        mine = (weights[:, :, rows, beside.own] * beside.products[:, :, beside.own]).sum(1)
+        square[:, rows, beside.own] += 2 * factor * mine + beside.squares
+    return square.clamp_(min=0).sqrt_()
 
 
 def apart(mine: torch.Tensor, other: torch.Tensor | None, model: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

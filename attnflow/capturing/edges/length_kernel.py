@@ -125,8 +125,12 @@ def _squares(typing, out, lines, x, pairs, j, count):
 
 
 @njit(cache=True, nogil=True)
-def lengths(first, last, out, w, pairs):
-    """``out`` [m, n], which holds zeros, of ``w`` [H, n, m] and ``pairs`` [H·(H + 1)/2, at least m + NEAR]."""
+def lengths(first, last, out, w, pairs, scale, own, beside, squares):
+    """``out`` [m, n], which holds zeros, of ``w`` [H, n, m] and ``pairs`` [H·(H + 1)/2, at least m + NEAR].
+
+    ``scale`` [n] is a factor of each output position. Its residual, of the square ``squares`` [n], is in the column of
+    its own position ``own`` [n] (or of none, if that is empty) and gives ``beside`` [H, m] with the heads' vectors.
+    """
     count, n, _ = w.shape
     lines, total = np.zeros((count, ROWS, NEAR), w.dtype), np.zeros((ROWS, NEAR), w.dtype)
     step = BYTES // w.itemsize * SIDE
@@ -135,6 +139,8 @@ def lengths(first, last, out, w, pairs):
         for j in range(first, last, NEAR):
             some = min(NEAR, last - j)
             used = False
+            for r in range(min(rows, len(own) - i)):
+                used |= j <= own[i + r] < j + some
             for h in range(count):
                 for r in range(rows):
                     line, given = lines[h, r], w[h, i + r, j : j + some]
@@ -146,5 +152,15 @@ def lengths(first, last, out, w, pairs):
             for x in range(0, NEAR, step):
                 _squares(total, lines, x, pairs, j, count)
             for r in range(rows):
+                size = abs(scale[i + r])
                 for x in range(some):
-                    out[j + x, i + r] = np.sqrt(max(total[r, x], 0))
+                    out[j + x, i + r] = np.sqrt(max(total[r, x], 0)) * size
+            for r in range(min(rows, len(own) - i)):
+                x = own[i + r] - j
+                if 0 <= x < some:
+                    product = total[r, x] * 0
+                    for h in range(count):
+                        product += lines[h, r, x] * beside[h, j + x]
+                    factor = scale[i + r]
+                    square = max(total[r, x], 0) * factor * factor + 2 * factor * product + squares[i + r]
+                    out[j + x, i + r] = np.sqrt(max(square, 0))

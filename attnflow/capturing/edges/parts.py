@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from attnflow.capturing.edges.kernels import distances, lengths, products
+from attnflow.capturing.edges.kernels import Beside, distances, lengths, products
 from attnflow.capturing.edges.steps import Sizes
 
 BLOCK = 1 << 20
@@ -211,41 +211,34 @@ def norm(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
         for first, last in parts.blocks(size.batch * parts.e * size.heads * size.positions):
             out[..., first:last] = _explicit(parts, first, last, lambda t: t.norm(dim=-1))
         return out, _aside(parts, lambda r: r.norm(dim=-1))
-    pairs, with_residual = [], parts.y.new_empty(size.batch, size.positions)
+    pairs, beside = [], []
     for first, last in parts.blocks(size.batch * parts.e * size.heads):
         heads = parts.heads(first, last, more=1)
-        rows = _beside(parts, heads[:, -1], first, last)
-        found, beside = products(heads)
+        _lay_beside(parts, heads[:, -1], first, last)
+        found, given = products(heads)
         pairs.append(found)
-        if rows is not None:
-            mine = parts.itself(parts.weights)[..., rows].transpose(1, 2)
-            with_residual[:, rows] = (mine * beside[:, parts.columns(rows, first)]).sum(-1)
-    out = lengths(parts.weights, pairs[0] if len(pairs) == 1 else torch.cat(pairs, -1))
-    out = out if parts.scale is None else out.mul_(parts.scale.abs()[..., None])
-    _join(parts, out, with_residual)
-    return out, _aside(parts, lambda r: r.norm(dim=-1))
+        beside.append(given)
+    residual = None
+    if parts.own is not None and parts.residual is not None:
+        residual = Beside(parts.own, _whole(beside), parts.residual.square().sum(-1))
+    return lengths(parts.weights, _whole(pairs), parts.scale, residual), _aside(parts, lambda r: r.norm(dim=-1))
 
 
-def _beside(parts: Parts, room: torch.Tensor, first: int, last: int) -> slice | torch.Tensor | None:
-    """Put residuals into ``room`` [B, m', e], each at its own position; the output positions that are there."""
+def _whole(blocks: list[torch.Tensor]) -> torch.Tensor:
+    """Blocks of input positions side by side."""
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, -1)
+
+
+def _lay_beside(parts: Parts, room: torch.Tensor, first: int, last: int) -> None:
+    """Put residuals into ``room`` [B, m', e], each at its own position, and zeros elsewhere."""
     if parts.own is None or parts.residual is None:
         room.zero_()
-        return None
+        return
     rows = parts.rows(first, last)
     given = parts.residual[:, rows]
     if given.shape[1] < last - first:
         room.zero_()
     room[:, parts.columns(rows, first)] = given
-    return rows
-
-
-def _join(parts: Parts, out: torch.Tensor, products: torch.Tensor) -> None:
-    """‖T + r‖² = ‖T‖² + 2·T·r + ‖r‖² in the column of each position itself; ``products`` [B, n] are T·r unscaled."""
-    if parts.own is None or parts.residual is None:
-        return
-    products = products if parts.scale is None else products * parts.scale
-    square = parts.itself(out).square() + 2 * products + parts.residual.square().sum(-1)
-    _put(parts, out, square.clamp_(min=0).sqrt_())
 
 
 def alti(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:

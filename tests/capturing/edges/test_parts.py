@@ -309,7 +309,9 @@ def test_products_are_those_of_a_gram_matrix(count: int, precision: torch.dtype)
     pairs, last = kernels.products(heads)
     one, other = torch.triu_indices(count, count)
     wanted = (gram[..., one, other] * (1 + (one != other))).transpose(1, 2)
-    assert torch.allclose(pairs, wanted, atol=1e-5) and torch.allclose(last, gram[..., :-1, -1], atol=1e-5)
+    assert torch.allclose(pairs, wanted, atol=1e-5) and torch.allclose(
+        last, gram[..., :-1, -1].transpose(1, 2), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("edges", ["norm", "alti"])
@@ -341,7 +343,26 @@ def test_products_and_lengths_equal_sums_of_vectors(heads, n):
     pairs, last = kernels.products(vectors)
     parts = torch.einsum("bhij,bhje->bije", weights, vectors[:, :-1])
     torch.testing.assert_close(kernels.lengths(weights, pairs), parts.norm(dim=-1), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(last, torch.einsum("bhje,bje->bjh", vectors[:, :-1], vectors[:, -1]))
+    torch.testing.assert_close(last, torch.einsum("bhje,bje->bhj", vectors[:, :-1], vectors[:, -1]))
+
+
+@pytest.mark.parametrize("start", [0, 30])
+def test_lengths_with_a_residual_in_the_column_of_each_position_itself(start: int):
+    """Scaled parts, of which that of the own position holds the residual; a position may have no weights at all."""
+    torch.manual_seed(0)
+    n, m = 70, 100
+    heads, residual = torch.randn(2, 3, m, 6, dtype=torch.float64), torch.randn(2, n, 6, dtype=torch.float64)
+    weights, scale = torch.rand(2, 3, n, m, dtype=torch.float64), torch.randn(2, n, dtype=torch.float64)
+    weights[:, :, 5] = 0
+    own = torch.arange(n) + start
+    laid = torch.zeros(2, 1, m, 6, dtype=torch.float64)
+    laid[:, 0, own] = residual
+    pairs, last = kernels.products(torch.cat([heads, laid], 1))
+    beside = kernels.Beside(own, last, residual.square().sum(-1))
+    parts = torch.einsum("bhij,bhje->bije", weights, heads) * scale[..., None, None]
+    parts[:, torch.arange(n), own] += residual
+    for found in (kernels.lengths, kernels._lengths_by_products):
+        torch.testing.assert_close(found(weights, pairs, scale, beside), parts.norm(dim=-1), rtol=1e-9, atol=1e-9)
 
 
 def test_distances_of_rows_from_the_model():
