@@ -8,8 +8,9 @@ Norms need ‖Σ_h α_h[i, j]·u_h[j]‖₂, and Gram matrices give it without a
 
     ‖Σ_h α_h u_h‖² = αᵀ·G_j·α with G_j [H, H], the products of the head vectors u_h of input position j
 
-This takes n²·H² multiplications instead of n²·H·e. The kernel (length_kernel.py) reads weights and Gram matrices as
-they lie in memory, some columns at a time; products of matrices would need the weights in another order.
+This takes n²·H² multiplications instead of n²·H·e, and one more kernel (gram_kernel.py) for the Gram matrices, which
+keeps no head vector. The kernel of lengths (length_kernel.py) reads weights and Gram matrices as they lie in memory,
+some columns at a time; products of matrices would need the weights in another order.
 """
 
 from __future__ import annotations
@@ -60,26 +61,54 @@ def _by_products(weights: Any, heads: Any, scale: Any, y: torch.Tensor) -> torch
     return out
 
 
-def products(heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(``[B, H·(H + 1)/2, m]``, ``[B, H, m]``) of ``heads`` [B, H + 1, m, e]: what vectors give with each other.
+def products(
+    values: torch.Tensor, matrix: torch.Tensor, residual: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(``[B, H·(H + 1)/2, m]``, ``[B, H, m]``): what the heads' vectors of an input position give with each other.
 
-    The first has the products of two of the first H heads' vectors at each input position. Two heads stand for both of
-    their orders, so that their product is there once, doubled. The second has those of each of them with the last.
+    A head's vector is its value times its rows of the ``matrix`` [H·width, e]; ``values`` are [B, H or a divisor, m,
+    width]. Two heads stand for both of their orders, so that their product is there once, doubled. The second has the
+    products of each head's vector with the ``residual`` [B, m, e] at the same position, zeros if there is none.
+
+    >>> pairs, beside = products(torch.tensor([[[[1.0]], [[2.0]]]]), torch.tensor([[3.0, 0.0], [1.0, 2.0]]))
+    >>> pairs.flatten().tolist(), beside.flatten().tolist()
+    ([9.0, 12.0, 20.0], [0.0, 0.0])
     """
-    batch, count, m, width = heads.shape
-    if heads.device.type != "cpu":
-        one, other = torch.triu_indices(count - 1, count - 1, device=heads.device)
-        across = heads.transpose(1, 2)
-        gram = torch.matmul(across, across.transpose(-1, -2))
-        found = gram[..., one, other] * torch.where(one == other, 1.0, 2.0).to(gram.dtype)
-        return found.transpose(1, 2).contiguous(), gram[..., :-1, -1].transpose(1, 2)
-    from attnflow.capturing.edges import length_kernel  # it imports numba
+    batch, _, m, width = values.shape
+    heads = len(matrix) // width
+    total = heads * (heads + 1) // 2
+    residual = values.new_zeros(batch, 0, matrix.shape[1]) if residual is None else residual.contiguous()
+    if values.device.type != "cpu":
+        return _products_by_vectors(values, matrix, residual)
+    from attnflow.capturing.edges import gram_kernel  # it imports numba
 
-    total = count * (count - 1) // 2
-    out = heads.new_empty(total + count - 1, batch * m)
-    columns(length_kernel.products, out.T, _flat(heads), width)
-    both = out.view(-1, batch, m).transpose(0, 1)
-    return both[:, :total].contiguous(), both[:, total:].contiguous()
+    out = values.new_empty(batch, total + heads, m)
+    values, rows = values.contiguous(), matrix.T.contiguous().numpy()
+    for b in range(batch):
+        columns(gram_kernel.products, out[b].T, values[b].numpy(), rows, residual[b].numpy())
+    return out[:, :total], out[:, total:].contiguous()
+
+
+def _products_by_vectors(
+    values: torch.Tensor, matrix: torch.Tensor, residual: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by operations of torch, for other devices than the processor; some input positions at a time."""
+    batch, groups, m, width = values.shape
+    heads, wide = len(matrix) // width, matrix.shape[1]
+    one, other = torch.triu_indices(heads, heads, device=values.device)
+    factor = torch.where(one == other, 1.0, 2.0).to(values.dtype)
+    pairs, beside = values.new_empty(batch, len(one), m), values.new_zeros(batch, heads, m)
+    by_head = matrix.view(heads, width, wide)
+    step = max(1, (1 << 20) // (batch * heads * wide))
+    for first in range(0, m, step):
+        some = values[:, :, first : first + step].repeat_interleave(heads // groups, 1)
+        vectors = torch.matmul(some, by_head).transpose(1, 2)
+        gram = torch.matmul(vectors, vectors.transpose(-1, -2))
+        pairs[..., first : first + step] = (gram[..., one, other] * factor).transpose(1, 2)
+        if residual.shape[1]:
+            with_it = torch.matmul(vectors, residual[:, first : first + step, :, None])[..., 0]
+            beside[..., first : first + step] = with_it.transpose(1, 2)
+    return pairs, beside
 
 
 def _flat(heads: torch.Tensor) -> Any:
@@ -119,13 +148,12 @@ def lengths(
     ``scale`` [B, n] is a factor of each output position, not of the residual, which ``beside`` adds:
     ‖s·T + r‖² = s²·‖T‖² + 2·s·T·r + ‖r‖².
 
-    >>> u = torch.tensor([[[[3.0, 0.0]], [[0.0, 4.0]], [[1.0, 1.0]]]])
-    >>> pairs, last = products(u)
-    >>> weights = torch.tensor([[[[1.0]], [[1.0]]]])
+    >>> weights, values = torch.ones(1, 2, 1, 1), torch.ones(1, 2, 1, 1)
+    >>> pairs, beside = products(values, torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.ones(1, 1, 2))
     >>> lengths(weights, pairs)
     tensor([[[5.]]])
-    >>> residual = Beside(torch.tensor([0]), last, torch.tensor([[2.0]]))
-    >>> lengths(weights, pairs, None, residual) ** 2  # (3 + 1)² + (4 + 1)²
+    >>> residual = Beside(torch.tensor([0]), beside, torch.tensor([[2.0]]))
+    >>> lengths(weights, pairs, None, residual).square().round()  # (3 + 1)² + (4 + 1)²
     tensor([[[41.]]])
     """
     if weights.device.type != "cpu":

@@ -1,9 +1,9 @@
 # mypy: ignore-errors
 # numba reads these functions and infers their types; annotations would have no effect.
-"""How long each part is (L2), compiled: Gram matrices of the head vectors, and what the weights make of them.
+"""How long each part is (L2), compiled: what the weights make of the Gram matrices of the head vectors.
 
-See kernels.py. Sums stay in registers (:mod:`.lanes`): of three head vectors with three others, and of four output
-positions at once, so that each number of a Gram matrix that is read is multiplied four times.
+See kernels.py. Sums stay in registers (:mod:`.lanes`), of four output positions at once, so that each number of a Gram
+matrix that is read is multiplied four times.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from numba.extending import intrinsic
 
 from attnflow.capturing.edges.lanes import BYTES, Code, lanes
 
-TILE = 3
-"""Head vectors that are multiplied with as many others at once."""
-
 ROWS = 4
 """Output positions that are taken at once."""
 
@@ -25,57 +22,6 @@ SIDE = 2
 
 NEAR = 64
 """Input positions that are taken at once."""
-
-
-@intrinsic
-def _gram(typing, heads, h, g, at, width):
-    """Σ_x heads[h + k, at + x]·heads[g + l, at + x] for k and l below three; behind the last head it is the last."""
-    if heads.layout != "C":
-        return None
-    number = types.intp
-
-    def generate(context, builder, signature, args):
-        _, h, g, at, width = args
-        code = Code(builder, context.get_value_type(signature.args[0].dtype))
-        start, (count, gap) = code.array(context, signature.args[0], args[0])
-        end, vectors = builder.sub(count, code.whole(1)), []
-        for first in (h, g):
-            numbers = [code.least(builder.add(first, code.whole(k)), end) for k in range(TILE)]
-            vectors.append([code.at(start, builder.mul(k, gap), at) for k in numbers])
-
-        def some(kind):
-            def coordinates(x, sums):
-                one, other = ([code.read(code.at(v, x), kind) for v in given] for given in vectors)
-                return [code.call("fma", kind, [one[k // TILE], other[k % TILE], s]) for k, s in enumerate(sums)]
-
-            return coordinates
-
-        kind = code.vector()
-        step = lanes(kind)
-        most = builder.mul(builder.sdiv(width, code.whole(step)), code.whole(step))
-        sums = code.loop(code.whole(0), most, step, [code.zero(kind)] * TILE**2, some(kind))
-        sums = code.loop(most, width, 1, [code.total(s) for s in sums], some(code.scalar))
-        return context.make_tuple(builder, signature.return_type, sums)
-
-    return types.UniTuple(heads.dtype, TILE**2)(heads, number, number, number, number), generate
-
-
-@njit(cache=True, nogil=True)
-def products(first, last, out, heads, width):
-    """``out`` [m, H·(H + 1)/2 + H] of ``heads`` [H + 1, m·width]; two heads' product is doubled."""
-    count = heads.shape[0]
-    total, end = count * (count - 1) // 2, count - 1
-    for j in range(first, last):
-        for h in range(0, count, TILE):
-            for g in range(h, count, TILE):
-                found = _gram(heads, h, g, j * width, width)
-                for k in range(TILE * TILE):
-                    one, other = h + k // TILE, g + k % TILE
-                    if one < end and one <= other < end:
-                        place = one * (2 * count - one - 1) // 2 + other - one
-                        out[j, place] = found[k] if one == other else found[k] + found[k]
-                    elif one < end and other == end:
-                        out[j, total + one] = found[k]
 
 
 @intrinsic

@@ -119,10 +119,10 @@ class Parts:
             return matrix.diagonal(self.start, -2, -1)
         return matrix[..., torch.arange(len(self.own), device=matrix.device), self.own]
 
-    def heads(self, first: int, last: int, more: int = 0) -> torch.Tensor:
+    def heads(self, first: int, last: int) -> torch.Tensor:
         """``[B, H, m', e]``: what each head makes of each input position from ``first`` to ``last``.
 
-        ``more``: so many more heads, which are left as they are. The memory is used again by the next call.
+        The memory is used again by the next call.
         """
         assert self.matrix is not None
         size = self.sizes
@@ -132,9 +132,9 @@ class Parts:
             values = values.repeat_interleave(share, 1)
         matrix = self.matrix.view(size.heads, -1, self.matrix.shape[-1])
         numbers = size.batch * (last - first) * matrix.shape[-1]
-        out = self.room.empty("heads", values, size.heads + more, numbers + GAP)[:, :numbers]
+        out = self.room.empty("heads", values, size.heads, numbers + GAP)[:, :numbers]
         given = values.transpose(0, 1).reshape(size.heads, -1, values.shape[-1])
-        torch.bmm(given, matrix, out=out[: size.heads].view(size.heads, -1, matrix.shape[-1]))
+        torch.bmm(given, matrix, out=out.view(size.heads, -1, matrix.shape[-1]))
         return out.view(len(out), size.batch, last - first, -1).transpose(0, 1)
 
     def vectors(self, first: int, last: int) -> torch.Tensor:
@@ -211,34 +211,23 @@ def norm(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:
         for first, last in parts.blocks(size.batch * parts.e * size.heads * size.positions):
             out[..., first:last] = _explicit(parts, first, last, lambda t: t.norm(dim=-1))
         return out, _aside(parts, lambda r: r.norm(dim=-1))
-    pairs, beside = [], []
-    for first, last in parts.blocks(size.batch * parts.e * size.heads):
-        heads = parts.heads(first, last, more=1)
-        _lay_beside(parts, heads[:, -1], first, last)
-        found, given = products(heads)
-        pairs.append(found)
-        beside.append(given)
-    residual = None
-    if parts.own is not None and parts.residual is not None:
-        residual = Beside(parts.own, _whole(beside), parts.residual.square().sum(-1))
-    return lengths(parts.weights, _whole(pairs), parts.scale, residual), _aside(parts, lambda r: r.norm(dim=-1))
+    assert parts.matrix is not None
+    residual = parts.residual if parts.own is not None else None
+    pairs, beside = products(parts.values, parts.matrix, None if residual is None else _at_inputs(parts, residual))
+    own = None
+    if parts.own is not None and residual is not None:
+        own = Beside(parts.own, beside, residual.square().sum(-1))
+    return lengths(parts.weights, pairs, parts.scale, own), _aside(parts, lambda r: r.norm(dim=-1))
 
 
-def _whole(blocks: list[torch.Tensor]) -> torch.Tensor:
-    """Blocks of input positions side by side."""
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, -1)
-
-
-def _lay_beside(parts: Parts, room: torch.Tensor, first: int, last: int) -> None:
-    """Put residuals into ``room`` [B, m', e], each at its own position, and zeros elsewhere."""
-    if parts.own is None or parts.residual is None:
-        room.zero_()
-        return
-    rows = parts.rows(first, last)
-    given = parts.residual[:, rows]
-    if given.shape[1] < last - first:
-        room.zero_()
-    room[:, parts.columns(rows, first)] = given
+def _at_inputs(parts: Parts, residual: torch.Tensor) -> torch.Tensor:
+    """``[B, m, e]`` of ``[B, n, e]``: the residual of each output position at its own input position, else zeros."""
+    assert parts.own is not None
+    if parts.start == 0 and parts.sizes.positions == parts.sizes.inputs:
+        return residual
+    laid = residual.new_zeros(len(residual), parts.sizes.inputs, residual.shape[-1])
+    laid[:, parts.own] = residual
+    return laid
 
 
 def alti(parts: Parts) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -297,21 +297,40 @@ def test_lengths_are_those_of_the_vectors():
     w[0, :, 2] = 0
     w[1, 0, 3, 64:] = 0
     t = torch.einsum("bhij,bhje->bije", w, heads)
-    found = kernels.lengths(w, kernels.products(torch.cat([heads, heads[:, :1]], 1))[0])
+    found = kernels.lengths(w, gram(heads)[0])
     assert torch.allclose(found, t.norm(dim=-1), atol=1e-5) and not found[0, 2].any()
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def gram(vectors: torch.Tensor, residual: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """``products`` of head vectors [B, H, m, e] that are given: each head's matrix leaves its values as they are."""
+    heads, wide = vectors.shape[1], vectors.shape[-1]
+    return kernels.products(vectors, torch.eye(wide, dtype=vectors.dtype).repeat(heads, 1), residual)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 7, 6, 5), (2, 1, 40, 8, 96), (5, 5, 130, 3, 50), (8, 2, 300, 16, 49)])
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
-def test_products_are_those_of_a_gram_matrix(count: int, precision: torch.dtype):
-    heads = torch.randn(2, count + 1, 7, 6, dtype=precision, generator=torch.Generator().manual_seed(count))
-    gram = torch.einsum("bhje,bgje->bjhg", heads, heads)
-    pairs, last = kernels.products(heads)
-    one, other = torch.triu_indices(count, count)
-    wanted = (gram[..., one, other] * (1 + (one != other))).transpose(1, 2)
-    assert torch.allclose(pairs, wanted, atol=1e-5) and torch.allclose(
-        last, gram[..., :-1, -1].transpose(1, 2), atol=1e-5
+def test_products_are_those_of_a_gram_matrix(shape: tuple[int, ...], precision: torch.dtype):
+    """Heads that share values; fewer and more positions and channels than are taken at once; with a residual or not."""
+    heads, groups, m, width, wide = shape
+    torch.manual_seed(0)
+    values, matrix = (
+        torch.randn(2, groups, m, width, dtype=precision),
+        torch.randn(heads * width, wide, dtype=precision),
     )
+    residual = torch.randn(2, m, wide, dtype=precision)
+    vectors = values.repeat_interleave(heads // groups, 1) @ matrix.view(heads, width, wide)
+    products = torch.einsum("bhje,bgje->bjhg", vectors, vectors)
+    one, other = torch.triu_indices(heads, heads)
+    wanted = (products[..., one, other] * (1 + (one != other))).transpose(1, 2)
+    size = {"rtol": 1e-4, "atol": 1e-3} if precision == torch.float32 else {}
+    for found in (kernels.products, kernels._products_by_vectors):
+        pairs, beside = found(values, matrix, residual)
+        torch.testing.assert_close(pairs, wanted, **size)
+        torch.testing.assert_close(beside, torch.einsum("bhje,bje->bhj", vectors, residual), **size)
+    # The same of a matrix that lies in memory the other way round, and without a residual.
+    pairs, beside = kernels.products(values, matrix.T.contiguous().T)
+    torch.testing.assert_close(pairs, wanted, **size)
+    assert not beside.any()
 
 
 @pytest.mark.parametrize("edges", ["norm", "alti"])
@@ -337,13 +356,12 @@ def test_rows_that_are_computed_again(name: str, edges: str, monkeypatch: pytest
 def test_products_and_lengths_equal_sums_of_vectors(heads, n):
     """Causal rows, which end early, over more positions than the kernel reads at a time."""
     torch.manual_seed(0)
-    vectors = torch.randn(2, heads + 1, n, 6, dtype=torch.float64)
+    vectors = torch.randn(2, heads, n, 6, dtype=torch.float64)
     weights = torch.rand(2, heads, n, n, dtype=torch.float64).tril()
     weights[:, :, 3] = 0
-    pairs, last = kernels.products(vectors)
-    parts = torch.einsum("bhij,bhje->bije", weights, vectors[:, :-1])
-    torch.testing.assert_close(kernels.lengths(weights, pairs), parts.norm(dim=-1), rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(last, torch.einsum("bhje,bje->bhj", vectors[:, :-1], vectors[:, -1]))
+    parts = torch.einsum("bhij,bhje->bije", weights, vectors)
+    found = kernels.lengths(weights, gram(vectors)[0])
+    torch.testing.assert_close(found, parts.norm(dim=-1), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("start", [0, 30])
@@ -355,10 +373,10 @@ def test_lengths_with_a_residual_in_the_column_of_each_position_itself(start: in
     weights, scale = torch.rand(2, 3, n, m, dtype=torch.float64), torch.randn(2, n, dtype=torch.float64)
     weights[:, :, 5] = 0
     own = torch.arange(n) + start
-    laid = torch.zeros(2, 1, m, 6, dtype=torch.float64)
-    laid[:, 0, own] = residual
-    pairs, last = kernels.products(torch.cat([heads, laid], 1))
-    beside = kernels.Beside(own, last, residual.square().sum(-1))
+    laid = torch.zeros(2, m, 6, dtype=torch.float64)
+    laid[:, own] = residual
+    pairs, given = gram(heads, laid)
+    beside = kernels.Beside(own, given, residual.square().sum(-1))
     parts = torch.einsum("bhij,bhje->bije", weights, heads) * scale[..., None, None]
     parts[:, torch.arange(n), own] += residual
     for found in (kernels.lengths, kernels._lengths_by_products):
