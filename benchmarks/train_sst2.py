@@ -98,7 +98,7 @@ def freeze(model: Any, layers: int) -> None:
 
 
 class Run:
-    """One training run: the model, its optimiser and where it stands; what is saved every so often goes on from there."""
+    """One training run: the model, its optimiser and where it stands; it goes on from what it saved last."""
 
     def __init__(self, options: argparse.Namespace, model: Any, tokenizer: Any) -> None:
         self.options, self.model, self.tokenizer, self.step = options, model, tokenizer, 0
