@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 import tables_page
 import torch
-from report import FOLDER
+from report import FOLDER, record_run
 from rich.progress import track
 
 from attnflow import AttnFlowError, capture, flow, raw, rollout
@@ -399,6 +399,7 @@ def main(arguments: list[str] | None = None) -> str:
         print(found.to_string(index=False))
         if not options.quick:
             tables_page.write_saturation(options.docs, found)
+            record_run(options.docs / "data" / tables_page.RUNS)
         return ""
     try:
         frames = tables_page.read(options.docs) if options.redraw else compute(options)
@@ -414,6 +415,7 @@ def main(arguments: list[str] | None = None) -> str:
     elif options.data is not None and not options.quick:
         tables_page.write(options.docs, frames)
         tables_page.draw(options.docs)
+        record_run(options.docs / "data" / tables_page.RUNS)
         if options.figures:
             figures((options.model or [None])[0], options.docs / "images")
     return text

@@ -13,6 +13,7 @@ from report import insert, markdown, save, stays
 
 METHODS = ("raw", "rollout", "flow")
 PAPER, SEEDS = "paper", "seeds"
+RUNS = "reproduction-runs.csv"
 # The tables that the figure and the short table show, with what attention is compared with.
 TABLES = {"Table 1": "blank-out", "Table 2": "Σ abs(gradient)"}
 NUMBERS = ("correlations", "accuracy", "noise")

@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 import tables
 import tables_page
-from report import FOLDER, save
+from report import FOLDER, record_run, save
 
 from attnflow.probes import verb_number
 from attnflow.probes.rates import Mean
@@ -126,6 +126,7 @@ def main(arguments: list[str] | None = None) -> pd.DataFrame:
         (options.docs / "data").mkdir(parents=True, exist_ok=True)
         frame.to_csv(options.docs / "data" / f"{NAME}.csv", index=False, float_format="%.4f")
         draw(options.docs)
+        record_run(options.docs / "data" / tables_page.RUNS)
     return frame
 
 
