@@ -230,9 +230,9 @@ def with_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([own, several], ignore_index=True)[COLUMNS].convert_dtypes()
 
 
-def added(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """The recorded rows of models that are not in ``new``, and behind them the new ones."""
-    return pd.concat([old[~old["model"].isin(new["model"])], new], ignore_index=True)
+def added(old: pd.DataFrame, new: pd.DataFrame, by: str = "model") -> pd.DataFrame:
+    """The recorded rows of models, or of what else ``by`` names, that are not in ``new``; behind them the new ones."""
+    return pd.concat([old[~old[by].isin(new[by])], new], ignore_index=True)
 
 
 def noise_records(part: str, runs: list[Values], names: list[str]) -> Iterator[dict[str, Any]]:

@@ -132,6 +132,11 @@ def test_a_model_is_added_to_those_that_are_recorded(load, tmp_path):
     assert (seeds["mean"], seeds["std"]) == pytest.approx((0.6, 0.02**0.5)) and len(one) == len(old) + 2
     again = tables.with_seeds(tables.added(one, new))  # the same model once more takes the place of its old rows
     assert again.to_dict("records")[-1]["std"] == pytest.approx(0.02**0.5) and len(again) == len(one)
+    runs = pd.DataFrame({"run": ["a", "b"], "mean": [1, 2]})
+    assert tables.added(runs, pd.DataFrame({"run": ["a"], "mean": [3]}), "run").to_numpy().tolist() == [
+        ["b", 2],
+        ["a", 3],
+    ]
     (tmp_path / "training.json").write_text('{"seed": 7}')
     assert (tables.seed_of(None), tables.seed_of(tmp_path)) == ("seed 0", "seed 7")
 
