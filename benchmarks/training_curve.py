@@ -6,8 +6,9 @@
 Each --run is a folder of benchmarks/train_verb_number.py --keep-every N, with the models step-000N inside it. For every
 one of them the correlations of Tables 1 and 2 of Abnar & Zuidema (2020) at the last layer are computed on ``--count``
 natural sentences of valid.tsv.gz, with the accuracy on these. The numbers go to docs/data/reproduction-training.csv,
-the figure to docs/images/reproduction-training.svg. What was computed is kept in --work, so a run that was stopped
-goes on. ``--add`` keeps the recorded numbers of runs that are not named. ``--quick`` trains a tiny model on the package's own grammar for some steps, and writes nothing.
+the figure to docs/images/reproduction-training.svg. What was computed is kept in --work, so a run that was stopped goes
+on. ``--add`` keeps the recorded numbers of runs that are not named. ``--quick`` trains a tiny model on the package's
+own grammar for some steps, and writes nothing.
 """
 
 from __future__ import annotations
