@@ -125,12 +125,12 @@ def references(model: Any, tokenizer: Any, text: str, right: int, names: set[str
         # That |Σg| is rounding error is what these rows show.
         warnings.simplefilter("ignore", AttnFlowWarning)
         example = one_example(module, tokenizer, text)
-        of_right, of_prediction = (example.goal(target, None, "prob")[0] for target in (right, None))
+        of_right = example.goal(right, None, "prob")[0]
         for name in names - set(SIZES):
             if name in BLANKS:
                 out[name] = blankout_of(example, of_right, blank=name, score="prob")
             elif name == "predicted":
-                out[name] = blankout_of(example, of_prediction, blank="unk", score="prob")
+                out[name] = blankout_of(example, example.goal(None, None, "prob")[0], blank="unk", score="prob")
             elif name == "product":
                 out[name] = gradient_of(example, of_right, method="input_x_gradient", reduce="abs_of_sum")
             else:
