@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from audit_data import NAMES, SIZES, Data, Sizes, dealt, read, word_vectors
 from audit_page import draw, keep, kept, write
+from report import record_run
 from train_sst2 import minilm
 
 from attnflow import audit
@@ -283,6 +284,7 @@ def main(given: list[str] | None = None) -> None:
         found = part.run(tuple(e for e in EXPERIMENTS if e in (options.only or EXPERIMENTS)))
         if options.writes:
             write(options.page, name, found, part.data, part.folder)
+            record_run(options.page.parent / "data" / "debate-runs.csv")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from audit_data import TITLES, Data
 from report import insert, markdown, save
 
 from attnflow.audit import Finding
+from attnflow.audit.imposter import FAR, SEEDS, judged
 
 MODELS = {"lstm": "BiLSTM", "random": "BiLSTM, vectors at random", "transformer": "transformer", "minilm": "MiniLM"}
 # Jain & Wallace 2019: Table 2 (class 0 / class 1) and, behind it, the later figures in their repository (all classes).
@@ -52,6 +53,7 @@ PUBLISHED: dict[str, dict[tuple[str, str, str], str]] = {
     },
 }  # fmt: skip
 VECTORS = {"lstm": "GloVe", "random": "at random"}
+TVD = "mean TVD"
 COLUMNS = ["model", "data", "experiment", "quantity", "statistic", "value", "published"]
 
 
@@ -106,6 +108,8 @@ def numbers(experiment: str, finding: Finding) -> Iterator[Number]:
         per_seed = records.groupby("seed")["jsd"].mean()
         yield "other seeds", "lowest JSD", per_seed.min()
         yield "other seeds", "highest JSD", per_seed.max()
+        if "tvd" in records:
+            yield "other seeds", TVD, records["tvd"].mean()
     elif experiment == "guide":
         # F1 alone says little near chance: 0 where all is called negative, 0.67 where all is called positive.
         for row in table.to_dict("records"):
@@ -208,6 +212,7 @@ def _replace(path: Path, rows: pd.DataFrame) -> None:
 def draw(page: Path) -> None:
     """Draw the figure from the CSV file and put it on the page, with the short table below it."""
     found = read(page.parent)
+    judge(page.parent / "data" / "debate-verdicts.csv", found)
     save(overview(found), page.parent / "images" / "debate.svg")
     records = page.parent / "data" / "debate-records.csv"
     if records.is_file():
@@ -216,6 +221,8 @@ def draw(page: Path) -> None:
     shown = {"figure": picture, "audit": short_table(found)}
     if "random" in set(found["model"]):
         shown["vectors"] = vector_table(found)
+    if "imposter" in set(found["experiment"]):
+        shown["imposters"] = imposter_table(found)
     for key, text in shown.items():
         old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
         if f"<!-- {key} -->" not in old:
@@ -223,11 +230,24 @@ def draw(page: Path) -> None:
         insert(page, key, text)
 
 
+def judge(path: Path, found: pd.DataFrame) -> None:
+    """Judge the imposters of a file of verdicts by the recorded numbers, so that all have the same controls."""
+    verdicts = pd.read_csv(path)
+    for (model, data), rows in found.groupby(["model", "data"], sort=False):
+        part = Part(model, data, rows)
+        own = (verdicts[["model", "data", "experiment"]] == [model, data, "imposter"]).all(axis=1)
+        if part.penalties and own.any():
+            verdicts.loc[own, "verdict"] = judged(imposters(part))
+    verdicts.to_csv(path, index=False)
+
+
 class Part:
     """The numbers of one model on one data set."""
 
     def __init__(self, model: str, data: str, rows: pd.DataFrame) -> None:
         self.title = f"{MODELS[model]}, {TITLES[data]}"
+        tried = rows[(rows["experiment"] == "imposter") & rows["value"].notna()]["quantity"]
+        self.penalties = list(dict.fromkeys(tried.str.removeprefix("λ ")))
         keys = rows[["experiment", "quantity", "statistic"]].itertuples(index=False, name=None)
         self._values = dict(zip(keys, zip(rows["value"], rows["published"], strict=True), strict=True))
 
@@ -247,6 +267,7 @@ def _parts(found: pd.DataFrame) -> list[Part]:
     return [Part(*key, rows) for key, rows in found.groupby(["model", "data"], sort=False)]
 
 
+CONTROLS = (("imposter", "λ 0", "TVD"), ("seeds", "other seeds", TVD))
 RAW_LENGTH = "attention – ‖gradient‖, raw"
 RAW_GRADIENT, RAW_LOO, BOTH = "attention – gradient, raw", "attention – leave-one-out, raw", "gradient – leave-one-out"
 
@@ -282,6 +303,30 @@ def vector_table(found: pd.DataFrame) -> str:
     return markdown(["BiLSTM", *names], [[h, *(parts[n][h] for n in names)] for h in parts[names[0]]])
 
 
+def imposters(part: Part) -> pd.DataFrame:
+    """The recorded imposters with their controls, in the form that :func:`attnflow.audit.imposter.judged` reads."""
+    rows = [{"model": "base", "λ": "nan", "F1": part.value("uniform", "trained", "F1")}]
+    for penalty in part.penalties:
+        measured = {name: part.value("imposter", f"λ {penalty}", name) for name in ("F1", "TVD", "JSD")}
+        rows.append({"model": "imposter", "λ": penalty} | measured)
+    seeds = part.value("seeds", "other seeds", TVD)
+    return pd.DataFrame(rows + [{"model": SEEDS, "λ": "nan", "TVD": seeds}] * (seeds == seeds))
+
+
+def imposter_table(found: pd.DataFrame) -> str:
+    """For every model the imposter that is far away and predicts most like the base, beside what needs no imposter."""
+    lines = []
+    for part in (part for part in _parts(found) if part.penalties):
+        rows = imposters(part)
+        far = rows[(rows["model"] == "imposter") & (rows["JSD"] > FAR)]
+        if len(far):
+            best, controls = far.loc[far["TVD"].idxmin()], rows[(rows["λ"] == "0") | (rows["model"] == SEEDS)]["TVD"]
+            numbers = (best["JSD"], best["TVD"], *(part.value(*key) for key in CONTROLS))
+            costs = "" if controls.isna().all() else "yes" if best["TVD"] > controls.max() else "no"
+            lines.append([part.title, best["λ"], *map(_number, numbers), costs])
+    return markdown(["model, data", "λ", "JSD", "TVD", "TVD at λ = 0", "TVD of other seeds", "a cost"], lines)
+
+
 def _number(value: float) -> str:
     return "" if value != value else f"{value:.3f}"
 
@@ -304,7 +349,7 @@ def overview(found: pd.DataFrame) -> Any:
         panel.tick_params(left=False)
     panels[0].set_yticks(range(len(parts)), [part.title for part in parts])
     panels[0].invert_yaxis()
-    tau = {"gradients": RAW_GRADIENT, "leave-one-out": RAW_LOO, "these two, compared": BOTH}
+    tau = {"gradients": RAW_GRADIENT, "leave-one-out": RAW_LOO, "these two, compared": BOTH, "‖gradient‖": RAW_LENGTH}
     _dots(panels[0], parts, {name: ("correlation", pair, "mean τ") for name, pair in tau.items()})
     panels[0].set(title="Attention ranks like …", xlabel="mean Kendall τ")
     _dots(panels[1], parts, {name: ("uniform", name, "F1") for name in ("trained", "uniform")})
@@ -371,7 +416,7 @@ def _dots(
     colours: list[str] | None = None,
 ) -> None:
     """One mark for each series and model; the published figure is an open one of the same colour."""
-    shades = colours or ["#0072b2", "#d55e00", "#009e73"]
+    shades = colours or ["#0072b2", "#d55e00", "#009e73", "#cc79a7"]
     for i, (name, key) in enumerate(series.items()):
         shift = 0.18 * (i - (len(series) - 1) / 2)
         heights = [row + shift for row in range(len(parts))]

@@ -6,6 +6,7 @@ module leaves the docs as they are.
 
 from __future__ import annotations
 
+import csv
 import os
 import platform
 import sys
@@ -35,22 +36,47 @@ def stays(path: Path) -> bool:
     return True
 
 
-def made(command: str = "", packages: Sequence[str] = PACKAGES) -> str:
-    """The line that every page ends with: command, day, duration, versions.
+def given_command() -> str:
+    """The command that was given, with FOLDER or FILE for every path that leaves the repository."""
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_told, sys.argv[1:])])
 
-    ``command`` is by default the one that was given, with FOLDER or FILE for every path.
-    """
-    if not command:
-        given = [("FOLDER" if Path(a).is_dir() else "FILE") if os.sep in a else a for a in sys.argv[1:]]
-        command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *given])
-    day = datetime.now(UTC)
+
+def _told(argument: str) -> str:
+    path = Path(argument)
+    if os.sep not in argument or not (path.is_absolute() or ".." in path.parts):
+        return argument
+    return "FOLDER" if path.is_dir() else "FILE"
+
+
+def duration() -> str:
+    """How long this process has run."""
     took = time.monotonic() - _START
-    duration = f"{took:.0f} s" if took < 600 else f"{took / 60:.0f} min"
-    versions = ", ".join(f"{p} {version(p)}" for p in packages)
+    return f"{took:.0f} s" if took < 600 else f"{took / 60:.0f} min"
+
+
+def versions(packages: Sequence[str] = PACKAGES) -> str:
+    """Of the packages that matter and of Python."""
+    return ", ".join([*(f"{p} {version(p)}" for p in packages), f"Python {platform.python_version()}"])
+
+
+def made(command: str = "", packages: Sequence[str] = PACKAGES) -> str:
+    """The line that every page ends with: command (by default the one that was given), day, duration, versions."""
+    day = datetime.now(UTC)
     return (
-        f"Made by `{command}` on {day.day} {day:%B %Y} in {duration}, with {versions}, Python "
-        f"{platform.python_version()}, {os.cpu_count()} cores."
+        f"Made by `{command or given_command()}` on {day.day} {day:%B %Y} in {duration()}, with {versions(packages)}, "
+        f"{os.cpu_count()} cores."
     )
+
+
+def record_run(path: Path) -> None:
+    """Add this run to a CSV file: a page that several runs made has one line for each."""
+    if stays(path):
+        return
+    row = [f"{datetime.now(UTC):%Y-%m-%d}", given_command(), duration(), versions(), f"{os.cpu_count()} cores"]
+    fresh = not path.is_file()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerows([["day", "command", "duration", "versions", "machine"]] * fresh + [row])
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 import tables_page
 import torch
-from report import FOLDER
+from report import FOLDER, record_run
 from rich.progress import track
 
 from attnflow import AttnFlowError, capture, flow, raw, rollout
@@ -125,12 +125,12 @@ def references(model: Any, tokenizer: Any, text: str, right: int, names: set[str
         # That |Σg| is rounding error is what these rows show.
         warnings.simplefilter("ignore", AttnFlowWarning)
         example = one_example(module, tokenizer, text)
-        of_right, of_prediction = (example.goal(target, None, "prob")[0] for target in (right, None))
+        of_right = example.goal(right, None, "prob")[0]
         for name in names - set(SIZES):
             if name in BLANKS:
                 out[name] = blankout_of(example, of_right, blank=name, score="prob")
             elif name == "predicted":
-                out[name] = blankout_of(example, of_prediction, blank="unk", score="prob")
+                out[name] = blankout_of(example, example.goal(None, None, "prob")[0], blank="unk", score="prob")
             elif name == "product":
                 out[name] = gradient_of(example, of_right, method="input_x_gradient", reduce="abs_of_sum")
             else:
@@ -230,9 +230,9 @@ def with_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([own, several], ignore_index=True)[COLUMNS].convert_dtypes()
 
 
-def added(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """The recorded rows of models that are not in ``new``, and behind them the new ones."""
-    return pd.concat([old[~old["model"].isin(new["model"])], new], ignore_index=True)
+def added(old: pd.DataFrame, new: pd.DataFrame, by: str = "model") -> pd.DataFrame:
+    """The recorded rows of models, or of what else ``by`` names, that are not in ``new``; behind them the new ones."""
+    return pd.concat([old[~old[by].isin(new[by])], new], ignore_index=True)
 
 
 def noise_records(part: str, runs: list[Values], names: list[str]) -> Iterator[dict[str, Any]]:
@@ -399,6 +399,7 @@ def main(arguments: list[str] | None = None) -> str:
         print(found.to_string(index=False))
         if not options.quick:
             tables_page.write_saturation(options.docs, found)
+            record_run(options.docs / "data" / tables_page.RUNS)
         return ""
     try:
         frames = tables_page.read(options.docs) if options.redraw else compute(options)
@@ -414,6 +415,7 @@ def main(arguments: list[str] | None = None) -> str:
     elif options.data is not None and not options.quick:
         tables_page.write(options.docs, frames)
         tables_page.draw(options.docs)
+        record_run(options.docs / "data" / tables_page.RUNS)
         if options.figures:
             figures((options.model or [None])[0], options.docs / "images")
     return text

@@ -13,8 +13,11 @@ from report import insert, markdown, save, stays
 
 METHODS = ("raw", "rollout", "flow")
 PAPER, SEEDS = "paper", "seeds"
+RUNS = "reproduction-runs.csv"
 # The tables that the figure and the short table show, with what attention is compared with.
 TABLES = {"Table 1": "blank-out", "Table 2": "Σ abs(gradient)"}
+# Classifiers of Table 3 by the name of their folder.
+SENTIMENT = {"minilm-sst2": "MiniLM", "distilbert-sst2": "DistilBERT"}
 NUMBERS = ("correlations", "accuracy", "noise")
 Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
 SETS = {"test": "test sentences (hard)", "valid": "natural sentences", "grammar": "the package's own grammar"}
@@ -56,6 +59,9 @@ def draw(docs: Path) -> None:
     picture = f"![Correlation with {against} by layer, for raw attention, rollout and flow](images/reproduction.svg)"
     insert(docs / "reproduction.md", "figure", picture)
     insert(docs / "reproduction.md", "tables", short_table(correlations))
+    if "sst2" in set(correlations["set"]):
+        save(sentiment_curves(correlations), docs / "images" / "reproduction-sentiment.svg")
+        insert(docs / "reproduction.md", "sentiment", sentiment_table(correlations))
 
 
 def by_attractors(accuracy: pd.DataFrame) -> Any:
@@ -144,6 +150,52 @@ def _curves(panel: Any, correlations: pd.DataFrame, table: str, method: str) -> 
     panel.axhline(0, color="0.8", linewidth=0.8, zorder=0)
     panel.set_xticks(sorted(set(of_method["layer"])))
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def _sentiment(correlations: pd.DataFrame, ending: str = "Σ abs(gradient)") -> dict[str, pd.DataFrame]:
+    """The rows of Table 3 by title: the paper's, and those of every classifier in the variant of the CLS row."""
+    rows = correlations[correlations["table"] == "Table 3"]
+    own = rows[rows["variant"] == f"CLS row, {ending}"]
+    parts = {SENTIMENT.get(str(name), str(name)): part for name, part in own.groupby("model", sort=False)}
+    return {PAPER: rows[rows["model"] == PAPER]} | parts
+
+
+def sentiment_curves(correlations: pd.DataFrame) -> Any:
+    """A panel for each method: the paper's four layers dashed, and a line for each classifier."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 2.9), layout="constrained")
+    panels = figure.subplots(1, len(METHODS), sharey=True)
+    for panel, method in zip(panels, METHODS, strict=True):
+        for shade, (title, rows) in zip(("k", *SHADES), _sentiment(correlations).items(), strict=False):
+            own = rows[rows["method"] == method]
+            panel.plot(
+                own["layer"], own["mean"], "--" if title == PAPER else "-", color=shade, marker="o", ms=3, label=title
+            )
+        panel.axhline(0, color="0.8", linewidth=0.8, zorder=0)
+        panel.set(title=method, xlabel="layer")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("Spearman correlation\nwith Σ abs(gradient)")
+    panels[0].legend(frameon=False, fontsize="small")
+    return figure
+
+
+def sentiment_table(correlations: pd.DataFrame) -> str:
+    """For every method the first and the last layer of the paper and of each classifier, and without CLS and SEP."""
+    columns: dict[str, list[str]] = {}
+    for title, rows in _sentiment(correlations).items():
+        for layer in (0, int(rows["layer"].max())):
+            columns[f"{title}, layer {layer}"] = _by_method(rows, layer)
+    for title, rows in _sentiment(correlations, "Σ abs(gradient), CLS and SEP left out").items():
+        if title != PAPER:
+            layer = int(rows["layer"].max())
+            columns[f"{title}, layer {layer}, CLS and SEP left out"] = _by_method(rows, layer)
+    return markdown(["method", *columns], [[m, *(c[i] for c in columns.values())] for i, m in enumerate(METHODS)])
+
+
+def _by_method(rows: pd.DataFrame, layer: int) -> list[str]:
+    found = rows[rows["layer"] == layer].set_index("method")["mean"]
+    return [f"{found[method]:.2f}".replace("-", "−") for method in METHODS]
 
 
 def short_table(correlations: pd.DataFrame) -> str:

@@ -6,8 +6,9 @@
 Each --run is a folder of benchmarks/train_verb_number.py --keep-every N, with the models step-000N inside it. For every
 one of them the correlations of Tables 1 and 2 of Abnar & Zuidema (2020) at the last layer are computed on ``--count``
 natural sentences of valid.tsv.gz, with the accuracy on these. The numbers go to docs/data/reproduction-training.csv,
-the figure to docs/images/reproduction-training.svg. What was computed is kept in --work, so a run that was stopped
-goes on. ``--quick`` trains a tiny model on the package's own grammar for some steps, and writes nothing.
+the figure to docs/images/reproduction-training.svg. What was computed is kept in --work, so a run that was stopped goes
+on. ``--add`` keeps the recorded numbers of runs that are not named. ``--quick`` trains a tiny model on the package's
+own grammar for some steps, and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import pandas as pd
 import tables
 import tables_page
-from report import FOLDER, save
+from report import FOLDER, record_run, save
 
 from attnflow.probes import verb_number
 from attnflow.probes.rates import Mean
@@ -109,6 +110,7 @@ def main(arguments: list[str] | None = None) -> pd.DataFrame:
     parse.add_argument("--count", type=int, default=500, help="sentences (default: 500)")
     parse.add_argument("--work", type=Path, default=Path("build/tables"), help="where finished parts are kept")
     parse.add_argument("--docs", type=Path, default=FOLDER.parent, help="where the numbers and the figure are written")
+    parse.add_argument("--add", action="store_true", help="keep the recorded numbers of runs that are not named")
     parse.add_argument("--redraw", action="store_true", help="draw from the recorded CSV file, without computing")
     parse.add_argument("--quick", action="store_true", help="a tiny model and 20 sentences, nothing written")
     options = parse.parse_args(arguments)
@@ -123,9 +125,13 @@ def main(arguments: list[str] | None = None) -> pd.DataFrame:
     frame = pd.DataFrame([row for run in options.run for row in records(run, options.data, count, work)])
     print(frame.to_string(index=False, float_format="%.4f"))
     if options.data is not None and not options.quick:
-        (options.docs / "data").mkdir(parents=True, exist_ok=True)
-        frame.to_csv(options.docs / "data" / f"{NAME}.csv", index=False, float_format="%.4f")
+        file = options.docs / "data" / f"{NAME}.csv"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if options.add:
+            frame = tables.added(pd.read_csv(file), frame, "run")
+        frame.to_csv(file, index=False, float_format="%.4f")
         draw(options.docs)
+        record_run(options.docs / "data" / tables_page.RUNS)
     return frame
 
 

@@ -122,6 +122,36 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     assert "lstm,sst,uniform,So so." in (tmp_path / "data" / "debate-verdicts.csv").read_text()
 
 
+def test_recorded_imposters_are_judged_beside_their_controls(load, tmp_path):
+    import pandas as pd
+
+    page = load("audit_page")
+
+    def rows(data, seeds):
+        given = [
+            ("uniform", "trained", "F1", 0.9), ("imposter", "λ 0", "TVD", 0.03), ("imposter", "λ 0", "JSD", 0.1),
+            ("imposter", "λ 0.01", "F1", 0.8), ("imposter", "λ 0.01", "TVD", 0.06), ("imposter", "λ 0.01", "JSD", 0.6),
+            *([("seeds", "other seeds", "mean TVD", seeds)] * (seeds is not None)),
+        ]  # fmt: skip
+        return [["lstm", data, *one, None] for one in given]
+
+    found = pd.DataFrame(rows("sst", 0.07) + rows("imdb", 0.05) + rows("agnews", None), columns=page.COLUMNS)
+    lines = page.imposter_table(found).splitlines()[2:]
+    assert lines == [
+        "| BiLSTM, SST | 0.01 | 0.600 | 0.060 | 0.030 | 0.070 | no |",
+        "| BiLSTM, IMDB | 0.01 | 0.600 | 0.060 | 0.030 | 0.050 | yes |",
+        "| BiLSTM, AG News | 0.01 | 0.600 | 0.060 | 0.030 |  | yes |",
+    ]
+    file = tmp_path / "verdicts.csv"
+    file.write_text(
+        "model,data,experiment,verdict\nlstm,sst,imposter,old\nlstm,sst,seeds,stays\nlstm,imdb,imposter,old\n"
+    )
+    page.judge(file, found)
+    sst, seeds, imdb = pd.read_csv(file)["verdict"]
+    assert sst.startswith("A model that attends elsewhere can predict as much like the base as the controls")
+    assert seeds == "stays" and imdb.startswith("To attend elsewhere costs agreement")
+
+
 def test_the_spread_over_texts_is_kept_and_drawn(load, tmp_path):
     import pandas as pd
 

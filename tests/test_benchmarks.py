@@ -81,6 +81,14 @@ def test_a_small_run_leaves_recorded_pages_alone(alone, monkeypatch, capsys, tmp
     text = (page.parent / "made.md").read_text()
     for part in ("Made by `python benchmarks/made.py` on ", " in ", "torch ", "transformers ", "Python ", "cores."):
         assert part in text
+    for quick in (True, False):
+        monkeypatch.setattr(sys, "argv", ["page.py", "--work", "build/x", *["--quick"] * quick])
+        report.record_run(page.parent / "runs.csv")
+    head, line = (page.parent / "runs.csv").read_text().splitlines()
+    assert head == "day,command,duration,versions,machine"
+    assert ",python benchmarks/page.py --work build/x," in line and "torch " in line and line.endswith("cores")
+    report.record_run(page.parent / "runs.csv")
+    assert len((page.parent / "runs.csv").read_text().splitlines()) == 3
     with pytest.raises(SystemExit, match="has no <!-- other -->"):
         report.insert(page, "other", "x")
 
@@ -89,3 +97,5 @@ def test_a_command_is_told_without_the_users_folders(alone, monkeypatch, tmp_pat
     report = importlib.import_module("report")
     monkeypatch.setattr(sys, "argv", ["/x/tables.py", "--data", str(tmp_path), "--count", "5", "--file", "/no/file"])
     assert "`python benchmarks/tables.py --data FOLDER --count 5 --file FILE`" in report.made()
+    monkeypatch.setattr(sys, "argv", ["/x/tables.py", "--model", "build/seed1", "--data", "../own"])
+    assert report.given_command() == "python benchmarks/tables.py --model build/seed1 --data FILE"

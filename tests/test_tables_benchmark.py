@@ -59,6 +59,27 @@ def test_cells_tell_the_distance_in_spreads(load):
     assert page._of_seeds(rows[:1], 0.71) == "0.65"
 
 
+def test_table_3_is_shown_for_every_classifier(load):
+    page = load("tables_page")
+    ways = [("CLS row, Σ abs(gradient)", 0.0), ("CLS row, Σ abs(gradient), CLS and SEP left out", 0.1)]
+    rows = [
+        ["Table 3", "sst2", way, name, method, layer, base + more + layer / 10]
+        for name, base in (("minilm-sst2", -0.5), ("distilbert-sst2", 0.2))
+        for way, more in ways
+        for method in page.METHODS
+        for layer in (0, 1)
+    ]
+    rows += [["Table 3", None, None, page.PAPER, method, layer, 0.12] for method in page.METHODS for layer in (0, 1)]
+    frame = pd.DataFrame(rows, columns=["table", "set", "variant", "model", "method", "layer", "mean"])
+    lines = page.sentiment_table(frame).splitlines()
+    assert lines[0].startswith("| method | paper, layer 0 | paper, layer 1 | MiniLM, layer 0 |")
+    assert lines[2] == "| raw | 0.12 | 0.12 | −0.50 | −0.40 | 0.20 | 0.30 | −0.30 | 0.40 |" and len(lines) == 5
+    for panel in page.sentiment_curves(frame).axes:
+        dashed, minilm, distilbert, _ = panel.lines
+        assert dashed.get_linestyle() == "--" and list(minilm.get_ydata()) == [-0.5, -0.4]
+        assert list(distilbert.get_ydata()) == pytest.approx([0.2, 0.3])
+
+
 def test_the_recorded_rows_hold_the_papers_values(load):
     tables, page = load("tables"), load("tables_page")
     frame, _, _ = page.read(DOCS)
@@ -111,6 +132,11 @@ def test_a_model_is_added_to_those_that_are_recorded(load, tmp_path):
     assert (seeds["mean"], seeds["std"]) == pytest.approx((0.6, 0.02**0.5)) and len(one) == len(old) + 2
     again = tables.with_seeds(tables.added(one, new))  # the same model once more takes the place of its old rows
     assert again.to_dict("records")[-1]["std"] == pytest.approx(0.02**0.5) and len(again) == len(one)
+    runs = pd.DataFrame({"run": ["a", "b"], "mean": [1, 2]})
+    assert tables.added(runs, pd.DataFrame({"run": ["a"], "mean": [3]}), "run").to_numpy().tolist() == [
+        ["b", 2],
+        ["a", 3],
+    ]
     (tmp_path / "training.json").write_text('{"seed": 7}')
     assert (tables.seed_of(None), tables.seed_of(tmp_path)) == ("seed 0", "seed 7")
 

@@ -42,6 +42,60 @@ def test_texts_with_tabs_and_labels_that_are_words(load, tmp_path, head):
     assert train.read(tmp_path / "train.tsv", 1) == rows[:1]
 
 
+def tiny_classifier():
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from attnflow.models.tokenizers import word_tokenizer
+
+    words = word_tokenizer(["a", "dull", "fine", "film", "number", *map(str, range(64))])
+    torch.manual_seed(0)
+    size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertForSequenceClassification(BertConfig(vocab_size=len(words), **size)).train(), words
+
+
+def test_batches_of_a_classifier_are_padded_to_their_longest(load):
+    train = load("train_sst2")
+    model, words = tiny_classifier()
+    rows = train.encode(words, [("a dull film", 0), ("fine", 1)])
+    assert [len(ids) for ids, _ in rows] == [5, 3] and [label for _, label in rows] == [0, 1]
+    made = train.batch(words, rows)
+    assert made["input_ids"].tolist() == [rows[0][0], [*rows[1][0], words.pad_token_id, words.pad_token_id]]
+    assert made["attention_mask"].tolist() == [[1] * 5, [1, 1, 1, 0, 0]] and made["labels"].tolist() == [0, 1]
+    assert train.accuracy(model, words, rows) in (0.0, 0.5, 1.0)
+
+
+def test_a_classifier_whose_training_was_stopped_goes_on_alike(load, monkeypatch, tmp_path):
+    train = load("train_sst2")
+
+    def run(folder):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        model, words = tiny_classifier()
+        given = train.numbered(train.read(train.made_up(tmp_path / folder) / "train.tsv"), ["0", "1"])
+        options = argparse.Namespace(out=tmp_path / folder, rate=1e-2, epochs=3, freeze=0, save_every=2)
+        rows, going = train.encode(words, given), train.Run(options, model, words)
+        going.go(rows, np.random.default_rng(0))
+        return model.state_dict()
+
+    whole = run("whole")
+    saved, keep = [], train.Run.save
+    monkeypatch.setattr(train.Run, "save", lambda self: (keep(self), saved.append(self.step)))
+
+    def stops(self, *given, **named):
+        if saved:
+            raise KeyboardInterrupt
+        return forward(self, *given, **named)
+
+    kind = type(tiny_classifier()[0])
+    forward = kind.forward
+    monkeypatch.setattr(kind, "forward", stops)
+    with pytest.raises(KeyboardInterrupt):
+        run("parts")
+    monkeypatch.undo()
+    assert saved == [2]
+    again = run("parts")
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+
+
 def test_weights_of_an_onnx_file(load, tmp_path):
     onnx = pytest.importorskip("onnx")
     tensor, node = onnx.numpy_helper.from_array, onnx.helper.make_node
