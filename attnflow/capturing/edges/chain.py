@@ -117,12 +117,13 @@ class _State:
         parts, present = self.parts, view.present(self.all.batch, self.all.positions)
         present = None if present is None else self._picked(present)
         self._projected()
-        if parts.known is not None and not self._holds():
-            parts.known = None
+        if parts.known is not None:
+            off = self._off()
+            parts.known, parts.error = (parts.known, off) if off <= LIMIT_OUT else (None, 0.0)
         given = _sum(parts.attention(), self.rest)
         parts.y = self._canonical(y, view)
         if self.own is not None and (self.beside is not None or not _same(given, self.own)):
-            parts.error = _distance(given, self.own, present, self.beside)
+            parts.error = max(parts.error, _distance(given, self.own, present, self.beside))
         if self.beside is not None:
             parts.y = parts.y - self.beside
         parts.error = max(parts.error, _distance(given, parts.y, present, parts.residual))
@@ -151,7 +152,7 @@ class _State:
 
         That is what the parts add up to, if the model multiplied these very numbers with this matrix: it was seen to
         ask torch for the product of a tensor, the numbers of which are compared here. What later steps make of it is
-        compared with the matrix at the end (:meth:`_holds`). None if the product has to be computed.
+        compared with the matrix at the end (:meth:`_off`). None if the product has to be computed.
         """
         parts, product = self.parts, step.product
         first = parts.matrix is None and not self.before and not parts.slow and parts.scale is None
@@ -171,16 +172,17 @@ class _State:
         found = self._picked(out.reshape(shape))
         return found if step.bias is None else found - step.bias.to(self.wide)
 
-    def _holds(self) -> bool:
-        """True if what is known is the product with the matrix: each row is compared in one direction.
+    def _off(self) -> float:
+        """How far what is known is from the product with the matrix: each row is compared in one direction.
 
-        That costs next to nothing, where the product costs as much as the model's own projection.
+        That costs next to nothing, where the product costs as much as the model's own projection. The direction is
+        drawn at random, so the difference in it is of the size of the whole difference. Relative, of the worst row.
         """
         assert self.parts.known is not None
         matrix, found = self.parts.known
         direction = _direction(matrix.shape[1], self.wide, matrix.device)
         far = mixed_values(self.parts) @ (matrix @ direction) - found @ direction
-        return bool((far.abs() <= LIMIT_OUT * torch.linalg.vector_norm(found, dim=-1)).all())
+        return _worst(far.abs(), torch.linalg.vector_norm(found, dim=-1))
 
     def _change(self, matrix: torch.Tensor, function: Any) -> None:
         """The steps so far are ``matrix`` now; ``function`` does to the known product what was done to it."""
@@ -332,7 +334,11 @@ def _distance(
     far, size = apart(mine, other, model)
     if present is not None:
         far, size = far[present], size[present]
-    usual = max(float(size.mean()), float(torch.finfo(model.dtype).tiny))
-    found = far / size.clamp_(min=0.1 * usual)
-    worst = float(found.max())
+    return _worst(far, size)
+
+
+def _worst(far: torch.Tensor, size: torch.Tensor) -> float:
+    """The largest of ``far`` relative to ``size``; what is short counts as of usual length."""
+    usual = max(float(size.mean()), float(torch.finfo(size.dtype).tiny))
+    worst = float((far / size.clamp(min=0.1 * usual)).max())
     return worst if math.isfinite(worst) else float("inf")

@@ -190,13 +190,14 @@ def test_a_sum_that_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch):
 def test_the_product_of_the_model_itself_is_taken_where_it_is_one(name: str, monkeypatch: pytest.MonkeyPatch):
     """The certificate reads the model's own projection, also behind a norm; edges are the same without that."""
     taken: list[bool] = []
-    true = chain._State._holds
+    true = chain._State._off
 
-    def holds(state: Any) -> bool:
-        taken.append(true(state))
-        return taken[-1]
+    def off(state: Any) -> float:
+        found = true(state)
+        taken.append(0 < found < 1e-5)
+        return found
 
-    monkeypatch.setattr(chain._State, "_holds", holds)
+    monkeypatch.setattr(chain._State, "_off", off)
     model, given = tiny.model(name), {"input_ids": torch.tensor([tiny.IDS])}
     wanted = capture(model, inputs=given, edges="norm").only
     assert taken and all(taken)
