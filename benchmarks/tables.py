@@ -227,7 +227,7 @@ def with_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     keys = ["table", "set", "variant", "method", "layer"]
     over = of_seeds.groupby(keys, sort=False)["mean"].agg(["mean", "std", "count"]).reset_index()
     several = over[over["count"] > 1].drop(columns="count").assign(model=tables_page.SEEDS)
-    return pd.concat([own, several], ignore_index=True)[COLUMNS].convert_dtypes()
+    return pd.concat([own, several], ignore_index=True)[COLUMNS].convert_dtypes().astype({"missing": "Int64"})
 
 
 def added(old: pd.DataFrame, new: pd.DataFrame, by: str = "model") -> pd.DataFrame:
