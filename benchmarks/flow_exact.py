@@ -242,7 +242,8 @@ def main() -> None:
         f"With `tolerance={TOLERANCE}`: {tally.brackets} exact flows of deep networks lie in their intervals, of which "
         f"the widest is {tally.widest:.1e}; {tally.thinned} flows in thinned networks and {tally.drawn} drawn "
         "flows are not larger.\n\n"
-        f"{tally.kept} flows of the top layers were found again, each from the preflow of the source before it.\n\n"
+        f"{tally.kept} flows of the top layers were found again, each from the preflow of the source before it unless "
+        "that was empty.\n\n"
         "Pairs by what settled them, each solved again in full: "
         + ", ".join(f"{name} {count}" for name, count in tally.proofs.most_common())
         + "."
