@@ -59,10 +59,10 @@ def count(w, shape, rowsum, out):
             waves, value = 1, _first_wave(w, n, words, height, sink)
         while value < bound:
             waves += 1
-            far = _distances(w, n, words, height, sink, far)
+            far = _distances(w, n, words, height, sink, far, False)
             if far == 0:
                 break
-            value += _push_wave(w, n, words, height, sink, far)
+            value += _push_wave(w, n, words, height, sink, far, False)
         out[source] = waves
 
 

@@ -7,7 +7,8 @@ same command goes on from there.
 
 On every network every pair at every height is solved in full, its preflow is checked edge by edge and its cut is
 computed anew (``certify``). The engine's answers with closed forms, theorem, hub and relay bounds (all heights, the top
-alone, rows alone) must be the same integers, so each pair that a bound settled is solved again. Samples are compared
+alone, rows alone) must be the same integers, so each pair that a bound settled is solved again; so must those where
+each source begins with the preflow of the one before. Samples are compared
 with networkx on exact fractions (small networks) and igraph on floats. Deep networks are also bracketed with a
 tolerance: the exact flow must lie between the bounds, and no thinned network and no drawn flow may carry more. Long
 rows of SmolLM2 are solved with bounds and without any, and compared with igraph on sampled inputs.
@@ -35,6 +36,7 @@ from report import write
 from attnflow.scoring.flow.certificate import certify
 from attnflow.scoring.flow.draw import Draw
 from attnflow.scoring.flow.interval import bracket
+from attnflow.scoring.flow.search import run
 from attnflow.scoring.flow.solver import Solution, solve
 from attnflow.scoring.flow.thin import Thin
 from tests.scoring.flow.networks import by_fractions, by_igraph, instances
@@ -62,6 +64,7 @@ class Tally:
     widest: float = 0.0
     thinned: int = 0
     drawn: int = 0
+    kept: int = 0
     seconds: float = 0.0
 
     def add(self, other: Tally) -> None:
@@ -87,6 +90,11 @@ def check(name: str, stack: np.ndarray, r: np.random.Generator, tally: Tally) ->
             raise SystemExit(f"{name} {stack.shape}: {what} differs from the full solution")
         if what in ("top", "rows"):
             tally.proofs.update({k: v for k, v in found.proof_counts().items() if k in ("hub bound", "relay bound")})
+    kept = run(full.capacities, (steps,), range(n), slow=0)
+    if (full.units[-1] != kept.units[:, 0].T).any():
+        raise SystemExit(f"{name} {stack.shape}: a flow that began with another source's preflow differs")
+    if steps > 2:
+        tally.kept += n * (n - 1)
     tally.families[name] += 1
     tally.pairs += full.units.size
     if steps >= 9 and n >= 24:
@@ -234,6 +242,8 @@ def main() -> None:
         f"With `tolerance={TOLERANCE}`: {tally.brackets} exact flows of deep networks lie in their intervals, of which "
         f"the widest is {tally.widest:.1e}; {tally.thinned} flows in thinned networks and {tally.drawn} drawn "
         "flows are not larger.\n\n"
+        f"{tally.kept} flows of the top layers were found again, each from the preflow of the source before it unless "
+        "that was empty.\n\n"
         "Pairs by what settled them, each solved again in full: "
         + ", ".join(f"{name} {count}" for name, count in tally.proofs.most_common())
         + "."

@@ -32,7 +32,7 @@ from attnflow.files import write_bytes
 from attnflow.scoring.flow import counting, shipped
 from attnflow.scoring.flow.counting import COUNTING
 from attnflow.scoring.flow.integers import Ints, Words
-from attnflow.scoring.flow.workspace import Work, words_of
+from attnflow.scoring.flow.workspace import SLOW, Work, words_of
 
 Small = npt.NDArray[np.int32]
 CACHE = "ATTNFLOW_CACHE"
@@ -61,6 +61,7 @@ def columns(
     explicit: bool = False,
     begin: int = 0,
     stride: int = 1,
+    slow: int = SLOW,
 ) -> None:
     """Flows of all sources into ``sinks``: calls the kernel ``columns`` of kernels.py, which tells what the arrays are.
 
@@ -72,8 +73,8 @@ def columns(
     kernel("columns")(
         ctypes.byref(nothing), ctypes.byref(nothing), _at(cap, signed), _at(rowsum, signed), n, steps, words_of(n),
         _at(sinks, places), len(sinks), _at(order, places), _at(wanted, signed), value.shape[1], _at(known, signed),
-        len(known) > 0, theorem, explicit, begin, stride, _at(value, signed), _at(code, np.int8), _at(cuts, places),
-        *(a.ctypes.data for a in space),
+        len(known) > 0, theorem, explicit, begin, stride, slow, _at(value, signed), _at(code, np.int8),
+        _at(cuts, places), *(a.ctypes.data for a in space),
     )  # fmt: skip
 
 

@@ -20,12 +20,27 @@ from attnflow.scoring.flow.paths_kernel import SIGNATURE as PATHS
 from attnflow.scoring.flow.paths_kernel import paths
 from attnflow.scoring.flow.relay_kernel import SIGNATURE as RELAY
 from attnflow.scoring.flow.relay_kernel import relay
-from attnflow.scoring.flow.waves import COUNTING, CUT, EDGES, U0, U1, U2, U3, U4, U6, U63, inner, solve_pair
+from attnflow.scoring.flow.waves import (
+    COUNTING,
+    CUT,
+    EDGES,
+    U0,
+    U1,
+    U2,
+    U3,
+    U4,
+    U6,
+    U63,
+    inner,
+    solve_next,
+    solve_pair,
+)  # fmt: skip
 from attnflow.scoring.flow.workspace import Work
 
 CLOSED = 1  # a closed form of one or two steps
 THEOREM = 4  # the saturation theorem: no flow was solved
 KNOWN = 5  # a lower bound that was proven before met an upper bound: no flow was solved
+BUSY = np.uint64(32)  # a preflow is kept for the next source if at least one edge in so many carries flow
 FAILED = -1  # the independent check of the preflow did not hold
 
 
@@ -168,6 +183,18 @@ def _untouched(w, words, height):
 
 
 @inner
+def _is_busy(w, n, words, height):
+    """Whether so many edges carry flow that to lay it anew takes longer than to change it for another source."""
+    count = U0
+    for y in range(n * words, height * n * words):
+        edges = w.used[y]
+        while edges != U0:
+            edges &= edges - U1
+            count += U1
+    return words >= U4 and count * BUSY >= height * n * n
+
+
+@inner
 def _write_cut(w, n, words, height, order, base, cuts, place):
     """The sink's side in the caller's numbers and in as few words as it takes."""
     few = (n + U63) >> U6
@@ -196,16 +223,16 @@ _INT, _SET, _BYTE = (types.CPointer(t) for t in (types.int64, types.uint64, type
 _PLACE = _FLAG = types.uint64
 SIGNATURE = types.void(
     *(_INT, _INT, _PLACE, _PLACE, _PLACE, _SET, _PLACE, _SET, _INT, _PLACE, _INT, _FLAG, _FLAG, _FLAG, _PLACE, _PLACE),
-    *(_INT, _BYTE, _SET),
-    *(_INT, _SET, _INT, _INT, _INT, _INT, *(_SET,) * 10, _INT, _INT, _SET),
+    *(_PLACE, _INT, _BYTE, _SET),
+    *(_INT, _SET, _INT, _INT, _INT, _INT, *(_SET,) * 11, _INT, _INT, _SET),
 )
 
 
 def columns(
     capacity, rowsum, n, steps, words, sinks, count, order, wanted, tops, known, has_known, theorem, explicit, begin,
-    stride, value, code, cuts,
+    stride, slow, value, code, cuts,
     cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, alive,
-    near, beyond, sums, inside, reads,
+    near, beyond, lacking, sums, inside, reads,
 ):  # fmt: skip
     """Flows of all sources at the wanted heights into each of the sinks.
 
@@ -214,12 +241,13 @@ def columns(
     of height h for sink c; height 0 must keep its numbers. ``known[c, t]`` ([sinks, n], or empty) are the
     flows from the highest sources that were proven before, -1 where none was. ``explicit`` solves every pair in full,
     checks its preflow and writes the sink's side of the minimum cut, heights 1 .. S-1, to ``cuts``. At the highest
-    height every ``stride``-th source from ``begin`` is solved. Sets have ``words`` words (:func:`words_of`). The arrays
-    from ``cap`` on are those of :func:`workspace`; after the call they hold the last pair that was solved.
+    height every ``stride``-th source from ``begin`` is solved; one that comes after a cut which took ``slow`` searches
+    to find begins with the preflow of the source before (0: any does). Sets have ``words`` words (:func:`words_of`).
+    The arrays from ``cap`` on are those of :func:`workspace`; after the call they hold the last pair that was solved.
     """
     w = Work(
         cap, fresh, flow, excess, room, limit, ahead, used, used_t, ring, seen, active, useful, alive, near,
-        beyond, sums, inside, reads
+        beyond, lacking, sums, inside, reads
     )  # fmt: skip
     few = (n + U63) >> U6
     for c in range(count):
@@ -254,6 +282,7 @@ def columns(
                     _through_two(w, n, h, level, sums)
                 elif _count_saturated(w, n, h - U1, level) == 0:
                     level = np.int64(0)
+            before, last, keep = n, np.int64(0), False
             for t in range(begin if h == steps else U0, n if out >= 0 else U0, stride if h == steps else U1):
                 source = order[base + h * n + t]
                 at = mine + np.uint64(out) * n + source
@@ -265,7 +294,13 @@ def columns(
                 elif level > 0 and bound == level and _saturates(w, n, h, t, level, two, sums, inside):
                     v, proof = level, THEOREM
                 else:
-                    v, proof = solve_pair(w, n, words, h, t, sink, bound, explicit)
+                    if before < n and not explicit:
+                        v, proof = solve_next(w, n, words, h, before, t, sink, bound, last)
+                    else:
+                        v, proof, waves = solve_pair(w, n, words, h, t, sink, bound, explicit)
+                        keep = h == steps and waves >= slow
+                        keep = keep and (slow == U0 or (proof == CUT and _is_busy(w, n, words, h)))
+                    before, last = (t, v) if keep and v > 0 and (proof == CUT or slow == U0) else (n, np.int64(0))
                     if proof == CUT and v < column and _untouched(w, words, h):
                         column = v
                     if explicit:

@@ -20,7 +20,7 @@ from attnflow.scoring.flow.integers import Capacities, Ints, Words
 from attnflow.scoring.flow.relay import Bounds
 from attnflow.scoring.flow.room import check_room
 from attnflow.scoring.flow.threads import together
-from attnflow.scoring.flow.workspace import workspace
+from attnflow.scoring.flow.workspace import SLOW, workspace
 
 Codes = npt.NDArray[np.int8]
 
@@ -112,9 +112,11 @@ def run(
     theorem: bool = False,
     explicit: bool = False,
     threads: int = 1,
+    slow: int = SLOW,
 ) -> Found:
     """Share the sinks out over threads.
 
+    A source that comes after one whose cut took ``slow`` searches to find begins with the preflow of that one.
     ``known`` ``[sinks, n]`` are the flows from the highest top that were proven before, -1 where none was.
     """
     from attnflow.scoring.flow.compiled import columns
@@ -141,7 +143,7 @@ def run(
             part, begin, stride = jobs[job]
             columns(
                 cap, rowsum, cols[part], order[part], wanted, known[part], units[part], proofs[part], cuts[part], space,
-                theorem=theorem, explicit=explicit, begin=begin, stride=stride,
+                theorem=theorem, explicit=explicit, begin=begin, stride=stride, slow=slow,
             )  # fmt: skip
         if COUNTING:
             counting.add(space.reads)

@@ -26,7 +26,7 @@ from attnflow.scoring.flow import counting
 from attnflow.scoring.flow.counting import COUNTING
 
 # A plain 1 is signed for numba, and signed and unsigned together would be a float.
-U0, U1, U2, U3, U4, U6, U63 = (np.uint64(x) for x in (0, 1, 2, 3, 4, 6, 63))
+U0, U1, U2, U3, U4, U6, U63, U64 = (np.uint64(x) for x in (0, 1, 2, 3, 4, 6, 63, 64))
 
 EDGES, SETS, WAVES, PAIRS, HOPS = (
     np.uint64(x) for x in (counting.EDGES, counting.SETS, counting.WAVES, counting.PAIRS, counting.HOPS)
@@ -137,23 +137,31 @@ def _first_wave(w, n, words, height, sink):
 
 
 @inner
-def _distances(w, n, words, height, sink, last):
+def _distances(w, n, words, height, sink, last, mixed):
     """Rings of nodes by distance to the sink; the farthest ring needed, or 0 if no excess can reach it.
+
+    ``mixed``: by distance to the sink or to a node that lacks something, whichever is nearer.
 
     All excess moves along shortest paths, so no distance ever falls. So a node is looked at only from the distance on
     that it had in the search before, whose rings reach up to ``last``; one that could not reach the sink, never again.
     """
     ahead, used, ring, seen, active = w.ahead, w.used, w.ring, w.seen, w.active
-    alive, near, beyond = w.alive, w.near, w.beyond
+    alive, near, beyond, lacking = w.alive, w.near, w.beyond, w.lacking
     size = (height + U1) * words
     anywhere = U0
     for y in range(size):
         beyond[y] = alive[y] & ~seen[y] if last > U0 else alive[y]
-        near[y] = U0
+        near[y] = ring[y] if last > U0 else U0
         seen[y] = U0
         ring[y] = U0
         anywhere |= active[y]
     ring[sink >> U6] = U1 << (sink & U63)
+    if mixed and anywhere == U0:
+        return U0
+    if mixed:
+        for y in range(words, height * words):
+            ring[y] = lacking[y]
+            seen[y] = lacking[y]
     d = U0
     while True:
         here = d * size
@@ -167,7 +175,8 @@ def _distances(w, n, words, height, sink, last):
         for y in range(size):
             ring[there + y] = U0
         found = U0
-        for h in range(d & U1, min(d, height - U1) + U1, U2):
+        low, high, by = (U0, height, U1) if mixed else (d & U1, min(d, height - U1) + U1, U2)
+        for h in range(low, high, by):
             now = here + h * words
             some = U0
             for x in range(words):
@@ -251,8 +260,11 @@ def _distances(w, n, words, height, sink, last):
 
 
 @inner
-def _push_wave(w, n, words, height, sink, far):
-    """Push all excess one ring nearer, the farthest ring first; return what arrives at the sink."""
+def _push_wave(w, n, words, height, sink, far, mixed):
+    """Push all excess one ring nearer, the farthest ring first; return what arrives at the sink.
+
+    ``mixed``: the nodes that lack something are in ring 0 too, and get no more than they lack.
+    """
     cap, flow, excess, ahead = w.cap, w.flow, w.excess, w.ahead
     used, used_t, ring, active = w.used, w.used_t, w.ring, w.active
     size = (height + U1) * words
@@ -261,7 +273,8 @@ def _push_wave(w, n, words, height, sink, far):
     for step in range(far):
         d = far - step
         near = (d - U1) * size
-        for h in range(((d - U1) & U1) + U1, min(d, height - U1) + U1, U2):
+        first, last, by = (U1, height, U1) if mixed else (((d - U1) & U1) + U1, min(d, height - U1) + U1, U2)
+        for h in range(first, last, by):
             low = (h - U1) * n
             for x in range(words):
                 nodes = ring[near + size + h * words + x] & active[h * words + x]
@@ -271,7 +284,7 @@ def _push_wave(w, n, words, height, sink, far):
                     nodes ^= bit_i
                     left = excess[h * n + i]
                     row = low + i
-                    if d == U1:
+                    if d == U1 and h == U1:
                         edge = i * n + sink
                         f = flow[edge] if used[i * words + sink_word] != U0 else 0
                         y = min(left, cap[edge] - f)
@@ -299,6 +312,8 @@ def _push_wave(w, n, words, height, sink, far):
                             if COUNTING:
                                 w.reads[EDGES] += U1
                             y = min(left, c - f)
+                            if mixed and d == U1:  # what the node below lacks, and no more
+                                y = min(y, -excess[low + k])
                             flow[row * n + k] = f + y
                             excess[low + k] += y
                             used_t[(low + k) * words + x] |= bit_i
@@ -326,6 +341,8 @@ def _push_wave(w, n, words, height, sink, far):
                             back = h * n + k
                             f = flow[back * n + i]
                             y = min(left, f)
+                            if mixed and d == U1:
+                                y = min(y, -excess[(h + U1) * n + k])
                             flow[back * n + i] = f - y
                             ahead[back * words + x] |= bit_i
                             excess[(h + U1) * n + k] += y
@@ -347,8 +364,148 @@ def _push_wave(w, n, words, height, sink, far):
 
 
 @inner
+def _exchange(w, n, height, before, source):
+    """What another source hands out takes the place of what ``before`` handed out; the sum of it."""
+    cap, excess, limit = w.cap, w.excess, w.limit
+    old, new = ((height - U1) * n + before) * n, ((height - U1) * n + source) * n
+    below = (height - U1) * n
+    total = np.int64(0)
+    for k in range(n):
+        x = min(cap[new + k], limit[below + k])
+        total += x
+        excess[below + k] += x - min(cap[old + k], limit[below + k])
+    return total
+
+
+@inner
+def _sort_out(w, n, words, height):
+    """Note which nodes have excess and which lack; any that could ever reach the sink may be searched for again."""
+    excess, active, lacking = w.excess, w.active, w.lacking
+    some = U0
+    for y in range((height + U1) * words):
+        w.alive[y] = w.useful[y]
+    for h in range(U1, height):
+        for x in range(words):
+            more, less = U0, U0
+            at = h * n + (x << U6)
+            for k in range(min(U64, n - min(x << U6, n))):
+                e = excess[at + k]
+                more |= np.uint64(e > 0) << k
+                less |= np.uint64(e < 0) << k
+            active[h * words + x] = more
+            lacking[h * words + x] = less
+            some |= less
+    return some
+
+
+@inner
+def _still_lacking(w, n, words, height):
+    """Forget the nodes that lack nothing any more; whether any is left."""
+    lacking, active, excess = w.lacking, w.active, w.excess
+    some = U0
+    for h in range(U1, height):
+        for x in range(words):
+            nodes = lacking[h * words + x]
+            while nodes != U0:
+                bit = nodes & (~nodes + U1)
+                e = excess[h * n + (x << U6) + np.uint64(trailing_zeros(nodes))]
+                nodes ^= bit
+                if e >= 0:
+                    lacking[h * words + x] ^= bit
+                if e <= 0:
+                    active[h * words + x] &= ~bit
+            some |= lacking[h * words + x]
+    return some
+
+
+@inner
+def _drain(w, n, words, height, sink, last):
+    """Nodes from height ``last`` on take back what they hand on without having it; return what the sink loses."""
+    flow, excess, ahead, used, used_t = w.flow, w.excess, w.ahead, w.used, w.used_t
+    lost = np.int64(0)
+    sink_word, sink_bit = sink >> U6, U1 << (sink & U63)
+    for step in range(U1, height + U1 - last):
+        h = height - step
+        low = (h - U1) * n
+        for i in range(n):
+            lack = -excess[h * n + i]
+            if lack <= 0:
+                continue
+            excess[h * n + i] = 0
+            row = low + i
+            if h == U1:
+                flow[i * n + sink] -= lack
+                ahead[i * words + sink_word] |= sink_bit
+                lost += lack
+                continue
+            x, bit_i = i >> U6, U1 << (i & U63)
+            for z in range(words):
+                edges = used[row * words + z]
+                if edges == U0:
+                    continue
+                sent, free = edges, ahead[row * words + z]
+                while edges != U0:
+                    k = (z << U6) + np.uint64(trailing_zeros(edges))
+                    bit_k = edges & (~edges + U1)
+                    edges ^= bit_k
+                    f = flow[row * n + k]
+                    y = min(lack, f)
+                    flow[row * n + k] = f - y
+                    excess[low + k] -= y
+                    free |= bit_k
+                    if y == f:
+                        sent ^= bit_k
+                        used_t[(low + k) * words + x] &= ~bit_i
+                    lack -= y
+                    if lack == 0:
+                        break
+                used[row * words + z] = sent
+                ahead[row * words + z] = free
+                if lack == 0:
+                    break
+    return lost
+
+
+@inner
+def solve_next(w, n, words, height, before, source, sink, bound, value):
+    """The same for another source, from the preflow of ``before``, of which ``value`` arrives.
+
+    Only what the source itself hands out changes. Some nodes below it then have more than they hand on, and some hand
+    on more than they have: these *lack*. They take back one step of what they hand on, and excess is pushed to nodes
+    that lack as to the sink. Where none can come any more, the rest is taken back down to the sink. What is
+    then there is a preflow like any other, and waves make it a maximum one.
+    """
+    bound = min(bound, _exchange(w, n, height, before, source))
+    if COUNTING:
+        w.reads[PAIRS] += U1
+    value -= _drain(w, n, words, height, sink, height - U1)
+    lacks = _sort_out(w, n, words, height)
+    far = U0
+    while lacks != U0:
+        if COUNTING:
+            w.reads[WAVES] += U1
+        far = _distances(w, n, words, height, sink, far, True)
+        if far == U0:
+            value -= _drain(w, n, words, height, sink, U1)
+            _sort_out(w, n, words, height)
+            break
+        value += _push_wave(w, n, words, height, sink, far, True)
+        lacks = _still_lacking(w, n, words, height)
+    proof = BOUND
+    while value < bound:
+        if COUNTING:
+            w.reads[WAVES] += U1
+        far = _distances(w, n, words, height, sink, far, False)
+        if far == U0:
+            proof = CUT
+            break
+        value += _push_wave(w, n, words, height, sink, far, False)
+    return value, proof
+
+
+@inner
 def solve_pair(w, n, words, height, source, sink, bound, explicit):
-    """Maximum preflow from (height, source) to (0, sink): its value and what proves it.
+    """Maximum preflow from (height, source) to (0, sink): its value, what proves it, and the number of searches.
 
     It stops at ``bound``, a proven upper bound; ``explicit`` goes on until the cut itself is found.
     """
@@ -365,13 +522,14 @@ def solve_pair(w, n, words, height, source, sink, bound, explicit):
         value = _first_wave(w, n, words, height, sink)
     if COUNTING:
         w.reads[PAIRS] += U1
-    far = U0
+    far, waves = U0, U0
     while explicit or value < bound:
+        waves += U1
         if COUNTING:
             w.reads[WAVES] += U1
-        far = _distances(w, n, words, height, sink, far)
+        far = _distances(w, n, words, height, sink, far, False)
         if far == U0:
             proof = CUT
             break
-        value += _push_wave(w, n, words, height, sink, far)
-    return value, proof
+        value += _push_wave(w, n, words, height, sink, far, False)
+    return value, proof, waves

@@ -8,6 +8,9 @@ import numpy as np
 
 from attnflow.scoring.flow.counting import PLACES
 
+SLOW = 12
+"""Searches that a cut must have taken before its preflow is worth keeping for the next source."""
+
 
 class Work(NamedTuple):
     """Flat arrays over S steps and n tokens, w words per set; to the kernel they are plain addresses."""
@@ -28,6 +31,7 @@ class Work(NamedTuple):
     alive: Any  # [(S+1)*w] those of them that may still reach the sink
     near: Any  # [(S+1)*w] those that were not farther from it in the search before
     beyond: Any  # [(S+1)*w] those that the search before did not come to
+    lacking: Any  # [(S+1)*w] the nodes that hand on more than they have, see solve_next
     sums: Any  # [(S+1)*n] one number per node, for whoever needs it
     inside: Any  # [(S+1)*n] the same
     reads: Any  # [5] what a debug build has read, see counting.py
@@ -57,7 +61,7 @@ def workspace(n: int, steps: int) -> Work:
             *(np.zeros(nodes, np.int64) for _ in range(3)),
             *(np.empty(rows, np.uint64) for _ in range(3)),
             np.empty(((steps - 1) * n + 3) * sets, np.uint64),
-            *(np.zeros(sets, np.uint64) for _ in range(6)),
+            *(np.zeros(sets, np.uint64) for _ in range(7)),
             *(np.zeros(nodes, np.int64) for _ in range(2)),
             np.zeros(PLACES, np.uint64),
         )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from attnflow.errors import SelectionError, ShapeError, WeightsError
 from attnflow.scoring.flow.certificate import certify
 from attnflow.scoring.flow.integers import integers, pack, unpack
+from attnflow.scoring.flow.search import run
 from attnflow.scoring.flow.solver import BOUND, CUT, HUB, RELAY, THEOREM, solve
 from tests.scoring.flow.networks import by_fractions, by_igraph, instances, softmax_network
 
@@ -28,6 +29,11 @@ def every_way(stack):
         top = solve(stack, [height])
         assert (top.units[0] == full.units[height - 1]).all(), "one height, with the bounds of one height"
         settled[height - 1] |= np.isin(top.proofs[0], (BOUND, HUB, RELAY))
+        caps = full.capacities.upto(height)
+        kept = run(caps, (height,), range(n), slow=0)
+        assert (full.units[height - 1] == kept.units[:, 0].T).all(), "each source from the preflow of the one before"
+        kept = run(caps.reversed(), (height,), range(n), slow=0)
+        assert (kept.units[:, 0] == full.units[height - 1]).all(), "the same upside down"
     rows = sorted({0, n // 2, n - 1})
     assert (solve(stack, None, rows).units == full.units[:, rows]).all()
     assert (certify(stack, [steps], rows[:1]).solution.units[0] == full.units[-1, rows[:1]]).all()
@@ -43,6 +49,20 @@ def test_all_families_agree_with_exact_fractions(shape):
             i, j = r.integers(0, shape[1], 2)
             exact = by_fractions(stack, height, int(i), int(j))
             assert abs(full.scores[height - 1, i, j] - float(exact)) < 1e-12, (name, height, i, j)
+
+
+def test_a_source_begins_with_the_preflow_of_the_one_before_where_cuts_are_between_the_ends():
+    """Local attention over more tokens than hops can span: many searches for each pair, and many edges with flow."""
+    steps, n, r = 4, 200, np.random.default_rng(0)
+    i = np.arange(n)
+    weights = np.exp(2 * r.standard_normal((steps, n, n)) - 0.2 * np.abs(i[:, None] - i))
+    stack = weights / (2 * weights.sum(-1, keepdims=True)) + np.eye(n) / 2
+    caps = integers(stack).reversed()
+    chosen, alone, always = (run(caps, (steps,), [n - 1], slow=slow) for slow in (2, 10**6, 0))
+    assert (alone.proofs == CUT).sum() > n // 2
+    assert (chosen.units == alone.units).all()
+    assert (always.units == alone.units).all()
+    assert (alone.units[0, 0] == solve(stack, [steps], [n - 1], explicit=True).units[0, 0]).all()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("igraph") is None, reason="igraph is not installed")
