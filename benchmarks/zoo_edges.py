@@ -70,7 +70,7 @@ def warm() -> None:
 
     for one in (torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.float64)):
         distances(one, one, None, one[0])
-        lengths(one, products(one.repeat(1, 2, 1, 1))[0])
+        lengths(one, products(one, one[0, 0])[0])
 
 
 def table_of(rows: dict[str, Row]) -> pd.DataFrame:
