@@ -96,8 +96,11 @@ def times(shape: str, length: int, rounds: int) -> dict[str, float]:
 
 
 def peak(shape: str, length: int, method: str, run: Callable[..., Any] = run) -> float:
-    """MiB above the loaded model while ``run(model, method, ids)`` works, in a fresh process."""
-    context = multiprocessing.get_context("fork")
+    """MiB above the loaded model while ``run(model, method, ids)`` works, in a fresh process.
+
+    It is spawned, not forked: a fork would have all that this process has freed, and use it again unseen.
+    """
+    context = multiprocessing.get_context("spawn")
     reader, writer = context.Pipe(duplex=False)
     child = context.Process(target=_measure, args=(shape, length, method, run, writer))
     child.start()
@@ -109,9 +112,9 @@ def peak(shape: str, length: int, method: str, run: Callable[..., Any] = run) ->
 
 
 def _measure(shape: str, length: int, method: str, run: Callable[..., Any], writer: Any) -> None:
+    torch.set_num_threads(1)
     model, ids = build(shape), ids_of(length)
-    with torch.no_grad():
-        model(ids_of(16))
+    run(model, method, ids_of(16))  # loads and compiles what it needs
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     kept = run(model, method, ids)
