@@ -119,7 +119,10 @@ class Trace(TorchFunctionMode):
         """
         nodes: Numbered = []
         followed = False
-        for t in _tensors(args, kwargs) if kwargs or any(type(a) in (list, tuple) for a in args) else args:
+        nested = bool(kwargs)
+        for a in args:
+            nested = nested or type(a) is list or type(a) is tuple
+        for t in _tensors(args, kwargs) if nested else args:
             if type(t) is not torch.Tensor:
                 continue
             node: Node | None = getattr(t, NODE, None)
@@ -223,9 +226,14 @@ class Trace(TorchFunctionMode):
             for t in args:
                 if t is out:
                     return None
-        node = self._node(tuple([n.serial for _, n in nodes]))
-        for _, other in nodes:
-            node.roots |= other.roots
+        if len(nodes) == 1:  # most have one parent: no loop for these
+            other = nodes[0][1]
+            node = self._node((other.serial,))
+            node.roots = other.roots
+        else:
+            node = self._node(tuple([n.serial for _, n in nodes]))
+            for _, other in nodes:
+                node.roots |= other.roots
         if nodes:
             first = nodes[0][1].serial
             if name in ALIASES or (name in MULTIPLES and len(nodes) == 1):
