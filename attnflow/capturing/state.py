@@ -17,7 +17,7 @@ from attnflow.capturing import bands, boundaries, interface, registered, rows
 from attnflow.capturing.session import ACTIVE, Session, watching
 from attnflow.capturing.survey import Site
 from attnflow.inputs import running
-from attnflow.inputs.running import evaluating, lock_of, uncompiled
+from attnflow.inputs.running import evaluating, lock_of, parts_of, uncompiled
 
 _IMPLEMENTATION = "_attn_implementation_internal"
 
@@ -126,7 +126,8 @@ def configs(model: nn.Module) -> list[Any]:
     """Every config object in the model that names an attention implementation, each once."""
     found: dict[int, Any] = {}
     # A module that has no config is asked by its dictionary: to look for a name that is not there takes it long.
-    todo = [getattr(m, "config", None) for m in model.modules() if "config" in m.__dict__ or hasattr(type(m), "config")]
+    modules = parts_of(model)
+    todo = [getattr(m, "config", None) for m in modules if "config" in m.__dict__ or hasattr(type(m), "config")]
     while todo:
         config = todo.pop()
         if config is None or id(config) in found or not hasattr(config, _IMPLEMENTATION):

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnflow.inputs.running import named_parts
+
 Eager = Callable[..., Any]
 
 _SOFTMAX = {"softmax", "Softmax", "scaled_dot_product_attention", "multi_head_attention_forward"}
@@ -109,7 +111,7 @@ def survey(model: nn.Module) -> Survey:
     found: dict[int, Site] = {}
     sampled: list[str] = []
     paths: dict[int, list[str]] = defaultdict(list)
-    for name, module in model.named_modules(remove_duplicate=False):
+    for name, module in named_parts(model):
         paths[id(module)].append(name)
         if len(paths[id(module)]) > 1:
             continue

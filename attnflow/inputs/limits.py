@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from attnflow.errors import AttnFlowWarning, InputError
+from attnflow.inputs.running import named_parts
 from attnflow.tokens import check_words
 
 
@@ -96,7 +97,7 @@ def position_limit(model: torch.nn.Module) -> int | None:
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
         return None
-    for name, module in model.named_modules():
+    for name, module in named_parts(model):
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and its kin number positions from padding_idx + 1.
             if module.padding_idx is not None and module.num_embeddings == limit:

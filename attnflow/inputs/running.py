@@ -193,10 +193,44 @@ def lock_of(model: nn.Module) -> threading.RLock:
         return _locks.setdefault(model, threading.RLock())
 
 
+def parts_of(model: nn.Module) -> list[nn.Module]:
+    """``model.modules()`` by one loop: a capture asks for it several times, and nested generators take longer.
+
+    >>> inner = nn.Linear(1, 1)
+    >>> [type(m).__name__ for m in parts_of(nn.Sequential(inner, nn.ReLU(), inner))]
+    ['Sequential', 'Linear', 'ReLU']
+    """
+    found: dict[nn.Module, None] = {}
+    todo = [model]
+    while todo:
+        module = todo.pop()
+        if module not in found:
+            found[module] = None
+            todo.extend(m for m in reversed(list(module._modules.values())) if m is not None)
+    return list(found)
+
+
+def named_parts(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """``model.named_modules(remove_duplicate=False)`` by one loop: each module at each of its places.
+
+    >>> inner = nn.Linear(1, 1)
+    >>> [name for name, _ in named_parts(nn.Sequential(inner, nn.ReLU(), inner))]
+    ['', '0', '1', '2']
+    """
+    found: list[tuple[str, nn.Module]] = []
+    todo = [("", model)]
+    while todo:
+        name, module = todo.pop()
+        found.append((name, module))
+        inside = [(f"{name}.{n}" if name else n, m) for n, m in module._modules.items() if m is not None]
+        todo.extend(reversed(inside))
+    return found
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Dropout is off in here, because it changes the weights before they are seen; afterwards it is as it was."""
-    training = [m for m in model.modules() if m.training]
+    training = [m for m in parts_of(model) if m.training]
     try:
         for module in training:
             module.training = False
@@ -209,7 +243,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
     """``model.compile()`` keeps the compiled call on the module; hooks and taps need the plain one."""
-    compiled = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl is not None]
+    compiled = [(m, m._compiled_call_impl) for m in parts_of(model) if m._compiled_call_impl is not None]
     try:
         for module, _ in compiled:
             module._compiled_call_impl = None

@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from attnflow.errors import AttnFlowWarning, InputError
-from attnflow.inputs.running import unwrap
+from attnflow.inputs.running import parts_of, unwrap
 from attnflow.numbers import truth
 
 MARK = "_is_hf_initialized"
@@ -34,9 +34,9 @@ def untrained(model: Any) -> tuple[str, ...]:
     ()
     """
     module = unwrap(model)
-    weights = dict(module.named_parameters())
-    if not any(getattr(weight, MARK, False) for weight in weights.values()):
+    if not any(getattr(weight, MARK, False) for part in parts_of(module) for weight in part._parameters.values()):
         return ()
+    weights = dict(module.named_parameters())
     patterns = getattr(module, "_keys_to_ignore_on_load_missing", None) or ()
     return tuple(
         name
