@@ -104,7 +104,7 @@ def _compared(tiny: Tiny, differ: Callable[[Tiny], list[tuple[int, float]]]) -> 
             return f"equal, {found[0][0]}"
         if not _same_in_eager(tiny):
             tiny = in_eager(tiny)  # the naive form runs in eager, where this model computes something else
-        found = differ(_doubled(tiny))
+        found = differ(doubled(tiny))
     except naive.NotSeen as error:
         return f"not seen: {error}"
     except Exception as error:  # the naive form takes ordinary models only
@@ -157,6 +157,6 @@ def _precision(tiny: Tiny) -> str:
     return "float64" if next(tiny.model.parameters()).dtype == torch.float64 else "float32"
 
 
-def _doubled(tiny: Tiny) -> Tiny:
+def doubled(tiny: Tiny) -> Tiny:
     inputs = {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in tiny.inputs.items()}
     return Tiny(copy.deepcopy(tiny.model).double(), inputs)

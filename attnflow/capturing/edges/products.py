@@ -195,8 +195,12 @@ def remembered(calls: list[Ran], last: nn.Module) -> Remembered | None:
     return Remembered(kept) if kept and all(c.x.ndim == 3 for c in kept) else None
 
 
-def normed_maps(calls: list[Ran], after: nn.Module) -> NormedMaps | None:
-    """The first norm that runs after a module, with the linear maps that read it; None where there is none."""
+def normed_maps(calls: list[Ran], after: nn.Module, without: list[Ran], missing: torch.Tensor) -> NormedMaps | None:
+    """The first norm that runs after a module, with the linear maps that read it; None where there is none.
+
+    ``without`` are the calls of a run in which that module's output ``[B, n, e]`` lacked ``missing``. The norm must be
+    given just that less: not where a layer scale, a convolution or another branch comes between.
+    """
     begun = next((k for k, c in enumerate(calls) if c.module is after), len(calls))
     times = [c.module for c in calls]
     for ran in calls[begun + 1 :]:
@@ -204,8 +208,22 @@ def normed_maps(calls: list[Ran], after: nn.Module) -> NormedMaps | None:
             continue
         read = [c.module for c in calls if c.x is ran.out and matrix_of(c.module) is not None]
         if read and all(times.count(m) == 1 for m in read) and (norm := norm_of(ran)) is not None:
-            return NormedMaps(norm, read, ran.x)
+            other = next((c.x for c in without if c.module is ran.module), None)
+            return NormedMaps(norm, read, ran.x) if _lacks(ran.x, other, missing) else None
     return None
+
+
+def _lacks(x: torch.Tensor, other: torch.Tensor | None, missing: torch.Tensor) -> bool:
+    """True if ``other`` is ``x`` without ``missing``, all ``[B, n, e]``, but for rounding.
+
+    >>> x, less = torch.randn(2, 1, 3, 4)
+    >>> _lacks(x, x - less, less), _lacks(x, x - 1.01 * less, less)
+    (True, False)
+    """
+    if other is None or not other.shape == x.shape == missing.shape:
+        return False
+    off, part, size = (float(t.detach().norm()) for t in (x - other - missing, missing, x))
+    return off <= 1e-6 * part + 8 * torch.finfo(x.dtype).eps * size
 
 
 def _nothing(module: nn.Module, args: Any) -> tuple[torch.Tensor]:

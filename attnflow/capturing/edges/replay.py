@@ -51,14 +51,15 @@ more runs of the layer, which short texts do not repay."""
 
 @dataclass(eq=False)
 class Attended:
-    """One call inside a layer: ``number`` says how many its module had made before, in this entry of the layer.
+    """One call inside a layer: ``numbers`` says how many its module had made before, in this entry of the layer.
 
+    These are several where a module calls attention more than once with the same weights, for parts of the values.
     ``values`` and ``out`` are known of calls through the interface.
     """
 
     call: Call
     site: Site
-    number: int
+    numbers: list[int]
     weights: torch.Tensor
     values: torch.Tensor | None
     out: torch.Tensor | None
@@ -120,11 +121,13 @@ class Replay:
             out = self.run(None)
         projections = projections_of(calls, self.seen.out)
         if len(projections) == 1 and self.several:
-            trial = Trial(column := self._telling(), out, self.run(column))
+            with noted(self.entry.layer) as without:
+                trial = Trial(column := self._telling(), out, self.run(column))
             self._try(trial, projection=projections[0])
             if self.projection is not None:
+                missing = self._deltas([column], 0)[0][0]
                 self._try(trial, before=remembered(calls, projections[0].module))
-                self._try(trial, ahead=normed_maps(calls, projections[0].module))
+                self._try(trial, ahead=normed_maps(calls, projections[0].module, without, missing))
         # What is spared rounds otherwise, so what is compared with it is computed likewise.
         self.whole = out if self.ahead is None else self.run(None)
         return self.whole
@@ -247,7 +250,7 @@ class Replay:
             return None
         number = self.counts[id(site)]
         self.counts[id(site)] += 1
-        if number != self.seen.number or self.seen.out is None:
+        if number not in self.seen.numbers or self.seen.out is None:
             return None
         self.hit = self.due = True
         out = self.seen.out[:, self.start :]
@@ -266,7 +269,7 @@ class Replay:
             return None
         number = self.counts[id(self.seen.site)]
         self.counts[id(self.seen.site)] += 1
-        if number != self.seen.number or self.keep is None:
+        if number not in self.seen.numbers or self.keep is None:
             return None
         self.hit = True
         return weights * self.keep
@@ -299,6 +302,8 @@ def projections_of(calls: list[Ran], out: torch.Tensor) -> list[OutputProjection
 def _subtracts(seen: Attended) -> bool:
     """True if attention's output is weights × values, so that a value of zero is a difference."""
     if seen.values is None or seen.out is None or seen.values.ndim != 4 or seen.out.ndim != 4:
+        return False
+    if len(seen.numbers) > 1:  # each has values of its own
         return False
     if seen.weights.shape[1] % seen.values.shape[1] or seen.weights.shape[-1] != seen.values.shape[2]:
         return False

@@ -70,8 +70,13 @@ class ValueZeroing:
         entry = next((e for e in reversed(self.open) if e.layer is layer), None)
         if entry is None:
             raise refusal(call, site, "it stands in no layer that could be run again")
-        number = sum(c.site is site for c in entry.calls)
-        entry.calls.append(Attended(call, site, number, weights.detach(), values, out, source))
+        of_site = [c for c in entry.calls if c.site is site]
+        number = sum(len(c.numbers) for c in of_site)
+        twin = next((c for c in of_site if c.call.entry == call.entry and _equal(c.weights, weights)), None)
+        if twin is not None:
+            twin.numbers.append(number)
+        else:
+            entry.calls.append(Attended(call, site, [number], weights.detach(), values, out, source))
 
     def _enter(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._mine():
@@ -154,6 +159,10 @@ class ValueZeroing:
         reduction = self.session.reduction
         weights = weights.to(reduction.device or weights.device, reduction.dtype)
         self.session.keep(Record(seen.call, seen.site, weights, n, m, seen.source, precision, error=error))
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
 
 
 def cosine_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -112,19 +112,24 @@ def _through(norm: Any, s: torch.Tensor, t: torch.Tensor) -> tuple[torch.Tensor,
 
 @torch.no_grad()
 def value_zeroing(model: nn.Module, inputs: dict[str, Any], entries: list[Entry]) -> list[np.ndarray]:
-    """The whole model is run again for each call and input position; ``entries`` are those of the calls, in order."""
+    """The whole model is run again for each call and input position; ``entries`` are those of the calls, in order.
+
+    Calls of one module with equal queries and keys, for parts of the values, count as one.
+    """
     states: dict[int, list[torch.Tensor]] = {}
-    call, column, seen = -1, -1, 0
+    zeroed: list[int] = []
+    asked: list[tuple[Any, ...]] = []
+    column, seen = -1, 0
 
     def attend(
         module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         nonlocal seen
-        if seen == call:
+        if seen in zeroed:
             value = value.clone()
             value[:, :, column] = 0
         seen += 1
-        sizes.append(value.shape[2])
+        asked.append((module, query, key))
         return own_eager(module)(module, query, key, value, attention_mask, *args, **kwargs)
 
     def leave(module: nn.Module, args: Any, out: Any) -> None:
@@ -139,14 +144,19 @@ def value_zeroing(model: nn.Module, inputs: dict[str, Any], entries: list[Entry]
     found: list[np.ndarray] = []
     try:
         with eager_is(model, attend):
-            sizes: list[int] = []
             run()
-            first, widths = dict(states), list(sizes)
+            first, calls = dict(states), list(asked)
             for call, (layer, number) in enumerate(entries):
-                rows = []
+                alike = [
+                    k for k in range(len(entries)) if entries[k] == entries[call] and _alike(calls[k], calls[call])
+                ]
+                if call > alike[0]:
+                    continue
+                rows, zeroed = [], alike
                 base = first[id(layer)][number]
-                for j in range(widths[call]):
+                for j in range(calls[call][2].shape[2]):
                     seen, column = 0, j
+                    asked.clear()
                     run()
                     a, b = base[0].double(), states[id(layer)][number][0].double()
                     # 1 − cos = ½·|a/|a| − b/|b||², which keeps the digits of small distances.
@@ -159,6 +169,11 @@ def value_zeroing(model: nn.Module, inputs: dict[str, Any], entries: list[Entry]
         for handle in handles:
             handle.remove()
     return found
+
+
+def _alike(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    pairs = zip(one[1:], other[1:], strict=True)
+    return one[0] is other[0] and all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
 
 
 @torch.no_grad()

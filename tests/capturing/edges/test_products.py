@@ -86,7 +86,10 @@ def test_maps_give_what_they_would_compute():
     with torch.no_grad():
         with noted(block) as calls:
             block(x)
-        maps, before = normed_maps(calls, block.proj), remembered(calls, block.proj)
+        with noted(block) as without:
+            block(x, weights @ heads)
+        maps = normed_maps(calls, block.proj, without, weights @ heads)
+        before = remembered(calls, block.proj)
         assert maps is not None and before is not None
         assert maps.maps == [block.up, block.gate] and [c.module for c in before.calls] == [block.proj]
         for start in (0, 2):
@@ -98,21 +101,38 @@ def test_maps_give_what_they_would_compute():
 
 
 def test_a_norm_before_attention_and_a_module_that_runs_twice_are_left_alone():
-    block, x = Block(), torch.randn(1, 3, 4)
+    block, x, less = Block(), torch.randn(1, 3, 4), torch.randn(1, 3, 4)
     with noted(block) as calls:
         block(x)
-    assert normed_maps(calls, block.norm) is None
-    assert normed_maps([*calls, *calls], block.proj) is None
+    with noted(block) as without:
+        block(x, less)
+    assert normed_maps(calls, block.proj, without, less) is not None
+    assert normed_maps(calls, block.norm, without, less) is None
+    assert normed_maps([*calls, *calls], block.proj, without, less) is None
     assert remembered([*calls, *calls], block.proj) is None and remembered(calls, nn.Linear(1, 1)) is None
 
 
 def test_a_hook_of_the_users_is_respected():
-    block = Block()
+    block, x, less = Block(), torch.randn(1, 3, 4), torch.randn(1, 3, 4)
     handle = block.norm.register_forward_hook(lambda m, a, out: out * 2)
     with noted(block) as calls:
-        block(torch.randn(1, 3, 4))
+        block(x)
     handle.remove()
-    assert block.norm not in [c.module for c in calls] and normed_maps(calls, block.proj) is None
+    with noted(block) as without:
+        block(x, less)
+    assert block.norm not in [c.module for c in calls]
+    assert normed_maps(calls, block.proj, without, less) is None
+
+
+@pytest.mark.parametrize("share", [1.0, 0.999, 1.2])
+def test_a_norm_that_is_given_something_else_than_what_is_missing_is_left_alone(share: float):
+    """As behind a layer scale: what comes after has small weights, so that its output would hardly tell."""
+    block, x, less = Block(), torch.randn(1, 3, 4), torch.randn(1, 3, 4)
+    with noted(block) as calls:
+        block(x)
+    with noted(block) as without:
+        block(x, share * less)
+    assert (normed_maps(calls, block.proj, without, less) is not None) == (share == 1.0)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +151,7 @@ def test_spared_or_not_the_edges_are_the_same(name: str, spared: bool, monkeypat
     mine = capture(model, inputs=given, edges="value_zeroing")
     assert all(found is not None for found in used) == spared and used
     for spare in ("normed_maps", "remembered"):
-        monkeypatch.setattr(replay, spare, lambda calls, module: None)
+        monkeypatch.setattr(replay, spare, lambda *calls: None)
     plain = capture(model, inputs=given, edges="value_zeroing")
     pairs = [(mine[b], plain[b]) for b in ("encoder", "decoder", "cross")] if name == "t5" else [(mine, plain)]
     for one, other in pairs:

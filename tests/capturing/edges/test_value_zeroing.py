@@ -15,7 +15,9 @@ from attnflow.capturing.edges import replay, value_zeroing
 from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.capturing.edges import naive
-from tests.zoo.check import differences, snapshot
+from tests.zoo.build import build
+from tests.zoo.check import differences, in_eager, snapshot
+from tests.zoo.edges import doubled, shake
 
 IDS = {"input_ids": torch.tensor([tiny.IDS])}
 BOTH = {**IDS, "decoder_input_ids": torch.tensor([[2, 5, 6]])}
@@ -36,6 +38,19 @@ def test_equal_to_running_the_model_again(name: str, narrow: int, monkeypatch: p
     assert differences(before, snapshot(model)) == []
     assert (got.edges, got.residual_inside) == ("value_zeroing", True)
     assert np.allclose(got.weights, wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["depth_anything", "lasr_encoder", "diffllama"])
+def test_what_comes_between_attention_and_the_norm_behind_it(kind: str):
+    """A layer scale; a convolution; and one module that calls attention twice with the same weights."""
+    made = build(kind)
+    shake(made)
+    double = doubled(in_eager(made))
+    wanted = naive.value_zeroing(double.model, double.inputs, naive.entries_of_calls(double.model, double.inputs))
+    got = capture(double.model, inputs=double.inputs, edges="value_zeroing", dtype="float64")
+    found = [w for block in got.blocks.values() for w in block.weights]
+    for theirs in wanted:
+        assert min(float(np.abs(mine - theirs).max()) for mine in found if mine.shape == theirs.shape) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["bart", "t5"])
