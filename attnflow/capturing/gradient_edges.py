@@ -12,7 +12,7 @@ than that, its weights are kept in the graph and autograd is asked for their gra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ def attend(
 
 def fill(session: Session, values: torch.Tensor) -> None:
     """Give every record its gradient edges, without touching any ``.grad``."""
-    records = session.records
+    records = list(session.records)
     sources = [r.live if r.mixture is None else r.mixture.output for r in records]
     inside = [s for s in sources if s is not None and s.requires_grad]
     if len(inside) < len(records):
@@ -72,11 +72,44 @@ def fill(session: Session, values: torch.Tensor) -> None:
             "Use edges='attention', or another target."
         )
     with torch.no_grad():
-        for record, gradient in zip(records, found, strict=True):
+        for record, gradient in _joined(records, found):
             _fill(record, gradient, session.reduction, session.block)
+    session.records[:] = [r for r in records if r.mixture is None and r.live is None]
     idle = sorted({r.call.name for r, g in zip(records, found, strict=True) if g is None})
     if idle:
         session.notes.append(f"The target does not depend on {', '.join(idle)}: its gradient edges are 0.")
+
+
+def _joined(
+    records: list[Record], gradients: Sequence[torch.Tensor | None]
+) -> Iterator[tuple[Record, torch.Tensor | None]]:
+    """Each record with its gradient; calls of one module with the same weights, for parts of the values, as one.
+
+    The gradient of weights that are used several times is a sum of ⟨∂y/∂o, v⟩: the product of all, side by side.
+    The records of the further calls are left as they are.
+    """
+    done: list[Record] = []
+    for record, gradient in zip(records, gradients, strict=True):
+        if any(record is other for other in done):
+            continue
+        pairs = [(r, g) for r, g in zip(records, gradients, strict=True) if r is record or _twins(record, r)]
+        done += [r for r, _ in pairs]
+        given = [(r.mixture, g) for r, g in pairs if r.mixture is not None and g is not None]
+        if len(pairs) > 1 and given and record.mixture is not None:
+            record.mixture.value = torch.cat([m.value for m, _ in given], -1)
+            gradient = torch.cat([g for _, g in given], -1)
+        yield record, gradient
+
+
+def _twins(one: Record, other: Record) -> bool:
+    """True for two calls of one module, entered once, that compute the same weights."""
+    mine, theirs = one.mixture, other.mixture
+    if mine is None or theirs is None or one.site is not other.site:
+        return False
+    if (one.call.run, one.call.entry) != (other.call.run, other.call.entry) or mine.query.shape != theirs.query.shape:
+        return False
+    alike = torch.equal(mine.query, theirs.query) and torch.equal(mine.key, theirs.key)
+    return alike and mine.mask is theirs.mask and mine.scaling == theirs.scaling
 
 
 def _fill(record: Record, gradient: torch.Tensor | None, reduction: Reduction, block: int | None) -> None:

@@ -83,7 +83,8 @@ def _whole(records: Sequence[Record], notes: list[str]) -> list[Record]:
         if len(parts) == 1:
             out.append(first)
         elif all(p.weights.shape == first.weights.shape and torch.equal(p.weights, first.weights) for p in parts):
-            out.append(first)
+            slopes = [p.gradient for p in parts if p.gradient is not None]
+            out.append(replace(first, gradient=sum(slopes[1:], slopes[0])) if len(slopes) == len(parts) else first)
             notes.append(
                 f"{type(first.site.module).__name__} calls attention {len(parts)} times with the same weights and "
                 "combines the results: what was captured are the weights before that."

@@ -15,6 +15,8 @@ from attnflow.errors import CaptureError, SelectionError
 from tests.capturing import tiny
 from tests.capturing.test_padding import ROWS, padded
 from tests.capturing.test_restore import fingerprint
+from tests.zoo.build import build
+from tests.zoo.edges import doubled, shake
 
 
 def by_retain_grad(model: Any, number: Any) -> list[np.ndarray]:
@@ -30,6 +32,22 @@ def by_retain_grad(model: Any, number: Any) -> list[np.ndarray]:
         model.set_attn_implementation(before)
         model.zero_grad()
     return [(w.detach() * w.grad).clamp(min=0)[0].mean(0).numpy() for w in outputs.attentions]
+
+
+def test_weights_that_are_used_twice_have_the_sum_of_both_gradients():
+    """DiffLlama multiplies them with both halves of the values, in two calls."""
+    made = doubled(build("diffllama"))
+    shake(made)
+    edges = capture(made.model, inputs=made.inputs, edges="gradient", target=cubes, dtype="float64")
+    kept = capture(made.model, inputs=made.inputs, gradients=cubes, heads=None, dtype="float64").only
+    assert edges.weights.shape == (2, 12, 12) and kept.gradients is not None
+    for mine, weights, slopes in zip(edges.weights, kept.weights, kept.gradients, strict=True):
+        wanted = np.clip(np.asarray(weights) * np.asarray(slopes), 0, None).mean(0)
+        assert np.allclose(mine, wanted, atol=1e-5 * wanted.max()) and wanted.max() > 0
+
+
+def cubes(outputs: Any) -> torch.Tensor:
+    return outputs.last_hidden_state[:, -1].pow(3).sum(-1)
 
 
 def last(token: int) -> Any:
