@@ -36,9 +36,6 @@ class Sparse:
         self.place = place[:count]
         self._space = [np.empty(nodes + 1, np.int32) for _ in range(4)]
         self._into = self.place[np.asarray(tails) == nodes - 1]
-        self.left: Small = np.zeros(
-            len(self._into), np.int32
-        )  # what the edges into the last node had left in the last flow
 
     @staticmethod
     def bytes_for(edges: int) -> int:
@@ -50,11 +47,13 @@ class Sparse:
 
         ``last`` are other capacities for the edges into the last node, in the order in which these were given.
         """
-        from attnflow.scoring.flow import compiled
-
         room = self.given.copy()
         if last is not None:
             room[self._into] = last
-        value = compiled.paths(source, sink, enough, self.first, self.to, self.pair, room, self._space)
-        self.left = room[self._into]
-        return value
+        return self.more(source, sink, enough, room)
+
+    def more(self, source: int, sink: int, enough: int, room: Small, flows: int = 0) -> int:
+        """The size of a flow that begins with one of size ``flows``, which has left ``room`` on each edge."""
+        from attnflow.scoring.flow import compiled
+
+        return compiled.paths(source, sink, enough, self.first, self.to, self.pair, room, self._space, flows)
