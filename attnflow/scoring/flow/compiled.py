@@ -122,7 +122,7 @@ def rounding(
     Row i is multiplied by ``factor[i]``, and ``own[i]`` is added to its own column: ``[stop - start, width]``.
     """
     nothing, out = ctypes.c_void_p(), np.empty((stop - start, width), np.int64)
-    whole, near = (2**bits, math.ceil(2.0**bits * NEAR)) if bits <= 60 else (0, 0)
+    whole, near = (2**bits, math.ceil(2.0**bits * NEAR)) if 0 <= bits <= 60 else (0, 0)
     kernel("rounding")(
         ctypes.byref(nothing), ctypes.byref(nothing), weights.ctypes.data, weights.strides[0] // weights.itemsize,
         start, stop, width, _at(factor, np.float64), _at(own, np.float64), 2.0**bits, whole, near, _at(out, np.int64),

@@ -14,8 +14,8 @@ edge by edge is slow. But far from its end there is room to spare, so it can be 
    got too little: those are tokens that few others look at, so none of their edges is among the largest of a row.
 
 The value of the search is a lower bound: where a token gets p[k] < P[k], its row of the drawn flow is scaled by
-p[k]/P[k]. Inside a block a token's own edge carries at most what the token has from above, P[k], and what others hand it,
-D[k] − f[k, k]: the two together are held below its narrowest own edge.
+p[k]/P[k]. Inside a block a token's own edge carries at most what the token has from above, P[k], and what others hand
+it, D[k] − f[k, k]: the two together are held below its narrowest own edge.
 
 Floats are rounded so that each number is at most the true one: see ``_SURE``.
 """
@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.scoring.flow.integers import F64, Capacities, Ints
-from attnflow.scoring.flow.room import check_room
 from attnflow.scoring.flow.rerouted import Rerouted
+from attnflow.scoring.flow.room import check_room
 from attnflow.scoring.flow.sparse import Sparse
 from attnflow.scoring.flow.thin import BITS, MOST, Edges, Places, Small, as_small
 
@@ -127,9 +127,9 @@ class Draw:
         at = np.arange(start, start + len(small))
         small[at - start, at] = 0
         small[at == self.t] = 0
-        best = _largest_first(small, self.more)
+        best = largest_first(small, self.more)
         units = np.take_along_axis(small, best, 1)
-        order = _largest_first(units, self.keep, others=True)
+        order = largest_first(units, self.keep, others=True)
         best, units = np.take_along_axis(best, order, 1), np.take_along_axis(units, order, 1)
         heads = np.broadcast_to(at.astype(np.int32)[:, None], best.shape)
         first = np.broadcast_to(np.arange(best.shape[1]) < self.keep, best.shape)
@@ -262,10 +262,10 @@ class Draw:
         return value << shift if shift >= 0 else value >> -shift
 
 
-def _largest_first(units: Small, count: int, others: bool = False) -> npt.NDArray[np.intp]:
+def largest_first(units: Small, count: int, others: bool = False) -> npt.NDArray[np.intp]:
     """Columns of the ``count`` largest of each row, in no order, and after them the ``others`` if asked for.
 
-    >>> _largest_first(np.array([[1, 9, 2]], np.int32), 1).tolist()
+    >>> largest_first(np.array([[1, 9, 2]], np.int32), 1).tolist()
     [[1]]
     """
     count = min(count, units.shape[1])

@@ -94,6 +94,10 @@ class Capacities:
                 rows[a:b] = self.block(step, start + a, start + b)[:, start:stop]
         return self.replaced(cap)
 
+    def view(self, start: int, stop: int) -> Capacities:
+        """The same, read when it is asked for."""
+        return self if (start, stop) == (0, self.n) else Window(self, start, stop)
+
     def reversed(self) -> Capacities:
         """The network turned upside down: its flow from *j* to *t* is this one's from *t* to *j*."""
         return self.replaced(np.ascontiguousarray(self.cap[::-1].transpose(0, 2, 1)))
@@ -105,6 +109,19 @@ class Capacities:
     def floats(self, units: Ints) -> F64:
         """Integer flows as numbers."""
         return np.multiply(units, 2.0**-self.bits, dtype=np.float64)
+
+
+class Window(Capacities):
+    """The network of some nodes, read when it is asked for; only :meth:`block` can be read."""
+
+    def __init__(self, whole: Capacities, start: int, stop: int) -> None:
+        self._whole, self._start, self.bits = whole, start, whole.bits
+        self.steps, self.n = whole.steps, stop - start
+
+    def block(self, step: int, start: int, stop: int, width: int | None = None) -> Ints:
+        """Rows ``start … stop`` of one step: ``[stop - start, n]``, or only their first ``width`` columns."""
+        last = self._start + (self.n if width is None else width)
+        return self._whole.block(step, self._start + start, self._start + stop, last)[:, self._start : last]
 
 
 class Steps(Protocol):

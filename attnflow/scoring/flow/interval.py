@@ -3,8 +3,9 @@
 An interval needs a bound on the *cut*, not on the sum of what was left out. The cuts at both ends of the network
 (relay.py) are cuts of the whole network, whatever a search leaves out, and on deep attention they are nearly always the
 narrowest. So for few outputs of a deep network only the lower bound is searched for: by laying flows in hops, by
-drawing them up from many inputs at once (draw.py), then in a thinned network (thin.py), and in full where the window
-between the two tokens is small or nothing else helps.
+drawing them up from many inputs at once (draw.py), then in a thinned network (thin.py). Where the narrowest cut lies
+between the ends, few edges give both bounds (cutting.py). Where the window between the two tokens is small, or nothing
+else helps, the search is in full.
 
 Where the ends do not bound enough (shallow networks, all outputs), the smallest capacities are left out of every step,
 and what they could have carried is added to the upper bound.
@@ -20,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import AttnFlowWarning
+from attnflow.scoring.flow.cutting import Cutting
 from attnflow.scoring.flow.draw import Draw
 from attnflow.scoring.flow.integers import Capacities, Ints
 from attnflow.scoring.flow.relay import Bounds, relayable, relayed
 from attnflow.scoring.flow.room import check_room, free_bytes
 from attnflow.scoring.flow.search import finish, room_to_search
-from attnflow.scoring.flow.solver import DRAWN, THIN, WIDE, Solution, capacities, solve
+from attnflow.scoring.flow.solver import DRAWN, FEW, THIN, WIDE, Solution, capacities, solve
 from attnflow.scoring.flow.thin import Places, Thin
 from attnflow.scoring.network import F64
 
@@ -34,6 +36,7 @@ from attnflow.scoring.network import F64
 _THIN = ((24, 128), (96, 1024))
 _DRAW = (12, 64, 256)  # the same for drawing: few edges first, more for what they leave open
 _MANY = 32  # inputs of one output that pay for the sums that drawing needs
+_FAR = (24, 1024)  # edges of each row where a cut is sought between the ends, and tokens from which that is done
 
 
 def bracket(
@@ -90,15 +93,27 @@ def _narrowed(
         return sinks[t - sinks >= near] if causal else sinks[sinks != t] if caps.n > near else sinks[:0]
 
     for a, t in enumerate(rows):
-        if len(sinks := far(a, _DRAW[-1])) >= _MANY:
+        many = len(sinks := far(a, _DRAW[-1])) >= _MANY
+        if many:
             raised(a, sinks, Draw(caps, t, sinks, causal, *_DRAW[:2]).lower(laid.upper[a, sinks], most), DRAWN)
-        if not len(sinks := far(a, min(near for _, near in _THIN))):
-            continue
-        thin = Thin(caps, t, sinks, causal, max(keep for keep, _ in _THIN))
-        for keep, near in _THIN:
-            if len(sinks := far(a, near)):
-                raised(a, sinks, np.array([thin.lower(j, keep) for j in sinks.tolist()], np.int64), THIN)
-                share = max(share, thin.left_out(keep))
+        first = max(0, t + 1 - _FAR[1]) if many and causal else 0  # few edges in few steps would not do for the others
+        sinks = far(a, min(near for _, near in _THIN))
+        if len(sinks := sinks[sinks >= first]):
+            start, stop = _window(caps, t, sinks, causal)
+            view = caps.view(start, stop)
+            thin = Thin(view, t - start, sinks - start, causal, max(keep for keep, _ in _THIN))
+            for keep, near in _THIN:
+                sinks = far(a, near)
+                if len(sinks := sinks[sinks >= first]):
+                    found = [thin.lower(j - start, keep) for j in sinks.tolist()]
+                    raised(a, sinks, np.array(found, np.int64), THIN)
+                    share = max(share, thin.left_out(keep))
+        if len(sinks := far(a, _FAR[1])):
+            start, stop = _window(caps, t, sinks, causal)
+            cutting = Cutting(caps.view(start, stop), t - start, causal, _FAR[0])
+            for j in sinks.tolist():
+                least, laid.upper[a, j] = cutting.bounds(j - start, int(laid.upper[a, j]), most)
+                raised(a, np.array([j]), np.array([least]), FEW)
     left = laid.upper - lower > most
     wide = left & ~_fits(caps, rows, causal, threads)
     found = finish(caps, rows, Bounds(lower, np.where(left & ~wide, laid.upper, lower)), causal, threads)
@@ -108,6 +123,11 @@ def _narrowed(
     proofs = np.where(wide, WIDE, np.where((by > 0) & ~left, by, found.proofs)).astype(np.int8)
     solution = Solution(caps, (caps.steps,), tuple(rows), found.units[None], proofs[None])
     return solution, caps.floats(upper), share
+
+
+def _window(caps: Capacities, t: int, sinks: Places, causal: bool) -> tuple[int, int]:
+    """The tokens that paths from an output to some inputs lead through."""
+    return (int(sinks.min()), t + 1) if causal else (0, caps.n)
 
 
 def _fits(caps: Capacities, rows: Sequence[int], causal: bool, threads: int) -> npt.NDArray[np.bool_]:

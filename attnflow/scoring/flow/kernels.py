@@ -316,8 +316,13 @@ def columns(
                 code[at] = proof
 
 
-KERNELS = {kernel.__name__: (kernel, signature) for kernel, signature in
-           ((columns, SIGNATURE), (relay, RELAY), (paths, PATHS), (reroute, REROUTE), (rounding, ROUNDING))}  # fmt: skip
+KERNELS = {
+    kernel.__name__: (kernel, signature)
+    for kernel, signature in (
+        *((columns, SIGNATURE), (relay, RELAY), (paths, PATHS)),
+        *((reroute, REROUTE), (rounding, ROUNDING)),
+    )
+}
 
 
 def llvm(name: str) -> tuple[str, str]:

@@ -2,9 +2,9 @@
 # numba reads these functions and infers their types; annotations would have no effect.
 """A flow that is put right after what the last node takes has changed; compiled. See rerouted.py.
 
-Every edge leads from a node of a higher number to one of a lower number, or into the sink, which has the highest. Node x
-has the arcs ``first[x] … first[x + 1]``, as in paths_kernel.py; those before ``split[x]`` are its own edges, the others
-are edges into it the other way round.
+Every edge leads from a node of a higher number to one of a lower number, or into the sink, which has the highest. Node
+x has the arcs ``first[x] … first[x + 1]``, as in paths_kernel.py; those before ``split[x]`` are its own edges, the
+others are edges into it the other way round.
 
 Nodes are gone through from the lowest number on. What stands on a node and should not is pushed down as far as paths
 lead; the rest is taken back along the edges that it came by, and so stands on nodes that come later. A node from which
@@ -62,8 +62,8 @@ def _push(start, most, sink, split, to, pair, room, arc, path, want, sent):
 def reroute(nodes, source, sink, enough, first, split, to, pair, room, excess, arc, path, want, sent, value):
     """Put the flow right until ``enough`` arrives in the sink, or as far as paths lead down; ``value[0]`` arrives.
 
-    ``excess`` [nodes] is what stands on each node; ``room`` and it are changed in place. ``arc``, ``path``, ``want`` and
-    ``sent`` [nodes] need not hold anything.
+    ``excess`` [nodes] is what stands on each node; ``room`` and it are changed in place. ``arc``, ``path``, ``want``
+    and ``sent`` [nodes] need not hold anything.
     """
     total = value[U0]
     for x in range(nodes):

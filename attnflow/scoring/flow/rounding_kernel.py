@@ -31,9 +31,9 @@ def _rint(x):
 def rounding(weights, stride, start, stop, width, factor, own, scale, whole, near, out):
     """Rows ``start … stop`` of one step as integers, their first ``width`` columns: ``out`` [stop - start, width].
 
-    ``weights`` has ``stride`` numbers to a row; row i is multiplied by ``factor[i]``, and ``own[i]`` is added to its own
-    column. Both are then multiplied by ``scale``. A row whose sum is off ``whole`` by less than ``near`` gets what it
-    lacks at its largest number.
+    ``weights`` has ``stride`` numbers to a row; row i is multiplied by ``factor[i]``, and ``own[i]`` is added to its
+    own column. Both are then multiplied by ``scale``. A row whose sum is off ``whole`` by less than ``near`` gets what
+    it lacks at its largest number.
     """
     for i in range(start, stop):
         row, at, by = i * stride, (i - start) * width, factor[i]

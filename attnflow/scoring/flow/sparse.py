@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.scoring.flow.thin import Small
+from attnflow.scoring.flow.thin import MOST, Small
 
 
 class Sparse:
@@ -36,6 +36,13 @@ class Sparse:
         self.place = place[:count]
         self._space = [np.empty(nodes + 1, np.int32) for _ in range(4)]
         self._into = self.place[np.asarray(tails) == nodes - 1]
+
+    def near_sink(self) -> npt.NDArray[np.bool_]:
+        """Which nodes can still reach the sink of the last flow, ``[nodes]``, if no larger flow was there.
+
+        This is the sink's side of a minimum cut, the smallest that there is.
+        """
+        return self._space[0][: self.nodes] < MOST
 
     @staticmethod
     def bytes_for(edges: int) -> int:
