@@ -255,7 +255,9 @@ class Draw:
 
     def _searched(self, network: Rerouted, wanted: F64, upper: int, slack: int) -> int:
         """A flow from the output into the tokens, at most ``wanted`` into each, in units."""
-        small: Small = np.minimum(wanted * 2.0**BITS, MOST).astype(np.int32)
+        units = wanted * 2.0**BITS
+        units *= min(1.0, MOST / max(units.sum() * (1 + 1e-9), 1.0))  # what arrives in all must be a 32-bit number
+        small: Small = units.astype(np.int32)
         shift = self.caps.bits - BITS
         enough = -(-(upper - slack) >> shift) if shift >= 0 else (upper - slack) << -shift  # rounded up
         value = network.flow(small, enough)

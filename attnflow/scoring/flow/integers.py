@@ -283,7 +283,7 @@ def rounded(rows: F64, bits: int) -> Ints:
     scaled = rows * 2.0**bits
     np.rint(scaled, out=scaled)
     whole: Ints = scaled.astype(np.int64)
-    if bits <= 60:
+    if 0 <= bits <= 60:
         off = 2**bits - whole.sum(-1)
         near = np.flatnonzero((off != 0) & (np.abs(off) < 2.0**bits * NEAR))
         whole[near, whole[near].argmax(1)] += off[near]

@@ -78,56 +78,80 @@ def bracket(
 def _narrowed(
     caps: Capacities, rows: Sequence[int], tolerance: float, causal: bool, threads: int
 ) -> tuple[Solution, F64, float]:
-    """The flows from ``rows`` at the top: by the ends, drawn, in a thinned network, and in full, in this order."""
+    """The flows from ``rows`` at the top: by the ends, drawn, among few edges, and in full, in this order."""
     most = int(tolerance * 2.0**caps.bits)
-    laid = relayed(caps, rows, causal, threads, most)
-    lower, share, by = laid.lower.copy(), 0.0, np.zeros(laid.lower.shape, np.int8)
-
-    def raised(a: int, sinks: Places, to: Ints, code: int) -> None:
-        lower[a, sinks] = np.maximum(lower[a, sinks], to)
-        by[a, sinks[laid.upper[a, sinks] - lower[a, sinks] <= most]] = code
-
-    def far(a: int, near: int) -> Places:
-        sinks = np.flatnonzero(laid.upper[a] - lower[a] > most)
-        t = rows[a]
-        return sinks[t - sinks >= near] if causal else sinks[sinks != t] if caps.n > near else sinks[:0]
-
-    for a, t in enumerate(rows):
-        many = len(sinks := far(a, _DRAW[-1])) >= _MANY
-        if many:
-            raised(a, sinks, Draw(caps, t, sinks, causal, *_DRAW[:2]).lower(laid.upper[a, sinks], most), DRAWN)
-        first = max(0, t + 1 - _FAR[1]) if many and causal else 0  # few edges in few steps would not do for the others
-        sinks = far(a, min(near for _, near in _THIN))
-        if len(sinks := sinks[sinks >= first]):
-            start, stop = _window(caps, t, sinks, causal)
-            view = caps.view(start, stop)
-            thin = Thin(view, t - start, sinks - start, causal, max(keep for keep, _ in _THIN))
-            for keep, near in _THIN:
-                sinks = far(a, near)
-                if len(sinks := sinks[sinks >= first]):
-                    found = [thin.lower(j - start, keep) for j in sinks.tolist()]
-                    raised(a, sinks, np.array(found, np.int64), THIN)
-                    share = max(share, thin.left_out(keep))
-        if len(sinks := far(a, _FAR[1])):
-            start, stop = _window(caps, t, sinks, causal)
-            cutting = Cutting(caps.view(start, stop), t - start, causal, _FAR[0])
-            for j in sinks.tolist():
-                least, laid.upper[a, j] = cutting.bounds(j - start, int(laid.upper[a, j]), most)
-                raised(a, np.array([j]), np.array([least]), FEW)
-    left = laid.upper - lower > most
+    known = _Known(caps, rows, causal, most, relayed(caps, rows, causal, threads, most))
+    for a in range(len(rows)):
+        known.narrow(a)
+    lower, upper, left = known.lower, known.upper, known.upper - known.lower > most
     wide = left & ~_fits(caps, rows, causal, threads)
-    found = finish(caps, rows, Bounds(lower, np.where(left & ~wide, laid.upper, lower)), causal, threads)
-    upper = np.where(left & ~wide, found.units, laid.upper)
+    found = finish(caps, rows, Bounds(lower, np.where(left & ~wide, upper, lower)), causal, threads)
+    upper = np.where(left & ~wide, found.units, upper)
     if wide.any():
         _warn(caps, int(wide.sum()), float(caps.floats((upper - lower)[wide]).max()), tolerance)
-    proofs = np.where(wide, WIDE, np.where((by > 0) & ~left, by, found.proofs)).astype(np.int8)
+    proofs = np.where(wide, WIDE, np.where((known.by > 0) & ~left, known.by, found.proofs)).astype(np.int8)
     solution = Solution(caps, (caps.steps,), tuple(rows), found.units[None], proofs[None])
-    return solution, caps.floats(upper), share
+    return solution, caps.floats(upper), known.share
 
 
-def _window(caps: Capacities, t: int, sinks: Places, causal: bool) -> tuple[int, int]:
-    """The tokens that paths from an output to some inputs lead through."""
-    return (int(sinks.min()), t + 1) if causal else (0, caps.n)
+class _Known:
+    """What is known of the flows from ``rows``: bounds ``[rows, n]``, which come nearer, and what brought them."""
+
+    def __init__(self, caps: Capacities, rows: Sequence[int], causal: bool, most: int, laid: Bounds) -> None:
+        self.caps, self.rows, self.causal, self.most = caps, rows, causal, most
+        self.lower, self.upper = laid.lower.copy(), laid.upper.copy()
+        self.by = np.zeros(self.lower.shape, np.int8)
+        self.share = 0.0
+        """Of the edges, the largest that a thinned network did without."""
+
+    def narrow(self, a: int) -> None:
+        """Bring the bounds of one row nearer, from what serves many inputs at once to what serves single ones."""
+        t = self.rows[a]
+        many = len(sinks := self._far(a, _DRAW[-1])) >= _MANY
+        if many:
+            draw = Draw(self.caps, t, sinks, self.causal, *_DRAW[:2])
+            self._raise(a, sinks, draw.lower(self.upper[a, sinks], self.most), DRAWN)
+        # Few edges in few steps would not do for inputs far away that were drawn in vain.
+        self._thin(a, max(0, t + 1 - _FAR[1]) if many and self.causal else 0)
+        if len(sinks := self._far(a, _FAR[1])):
+            start, stop = self._window(t, sinks)
+            cutting = Cutting(self.caps.view(start, stop), t - start, self.causal, _FAR[0])
+            for j in sinks.tolist():
+                least, self.upper[a, j] = cutting.bounds(j - start, int(self.upper[a, j]), self.most)
+                self._raise(a, np.array([j]), np.array([least]), FEW)
+
+    def _thin(self, a: int, first: int) -> None:
+        """Lower bounds in a thinned network for inputs from ``first`` on."""
+
+        def far(near: int) -> Places:
+            sinks = self._far(a, near)
+            return sinks[sinks >= first]
+
+        if not len(sinks := far(min(near for _, near in _THIN))):
+            return
+        start, stop = self._window(self.rows[a], sinks)
+        view, t = self.caps.view(start, stop), self.rows[a] - start
+        thin = Thin(view, t, sinks - start, self.causal, max(keep for keep, _ in _THIN))
+        for keep, near in _THIN:
+            if len(sinks := far(near)):
+                found = [thin.lower(j - start, keep) for j in sinks.tolist()]
+                self._raise(a, sinks, np.array(found, np.int64), THIN)
+                self.share = max(self.share, thin.left_out(keep))
+
+    def _far(self, a: int, near: int) -> Places:
+        """The inputs of a row that are open, and ``near`` tokens or more from the output."""
+        sinks, t = np.flatnonzero(self.upper[a] - self.lower[a] > self.most), self.rows[a]
+        if self.causal:
+            return sinks[t - sinks >= near]
+        return sinks[sinks != t] if self.caps.n > near else sinks[:0]
+
+    def _raise(self, a: int, sinks: Places, to: Ints, code: int) -> None:
+        self.lower[a, sinks] = np.maximum(self.lower[a, sinks], to)
+        self.by[a, sinks[self.upper[a, sinks] - self.lower[a, sinks] <= self.most]] = code
+
+    def _window(self, t: int, sinks: Places) -> tuple[int, int]:
+        """The tokens that paths from an output to some inputs lead through."""
+        return (int(sinks.min()), t + 1) if self.causal else (0, self.caps.n)
 
 
 def _fits(caps: Capacities, rows: Sequence[int], causal: bool, threads: int) -> npt.NDArray[np.bool_]:

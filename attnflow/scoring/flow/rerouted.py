@@ -53,7 +53,8 @@ class Rerouted:
     def flow(self, last: npt.NDArray[np.integer], enough: int) -> int:
         """The largest flow, or the first that is found of at least ``enough`` units.
 
-        ``last`` is how much may go along each edge into the last node, in the order in which these were given.
+        ``last`` is how much may go along each edge into the last node, in the order in which these were given; in all
+        less than 2**31. So no more than that leaves the source, as it hands out more only once nothing stands anywhere.
         """
         from attnflow.scoring.flow import compiled
 
