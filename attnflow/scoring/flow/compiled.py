@@ -365,7 +365,7 @@ def _loaded(code: bytes, symbol: str, kinds: Sequence[Any]) -> Callable[..., int
 def _arguments() -> dict[str, list[Any]]:
     """The kinds of arguments of each kernel."""
     address, number = ctypes.c_void_p, ctypes.c_uint64
-    columns = [address] * 2 + [number] * 3 + [address, number] + [address] * 2 + [number, address] + [number] * 5
+    columns = [address] * 2 + [number] * 3 + [address, number] + [address] * 2 + [number, address] + [number] * 6
     return {
         "columns": columns + [address] * (3 + len(Work._fields)),
         "relay": [number] * 3 + [address] * 13 + [number] * 3 + [address] * 11,

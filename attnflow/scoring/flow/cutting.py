@@ -30,9 +30,7 @@ class Cutting:
     def __init__(self, caps: Capacities, t: int, causal: bool, keep: int) -> None:
         self.caps, self.t, self.causal, self.n = caps, t, causal, t + 1 if causal else caps.n
         n, steps = self.n, caps.steps
-        check_room(
-            Sparse.bytes_for(steps * n * (keep + 2)) + 12 * steps * n * (keep + _COLUMNS), f"flows over {n:,} tokens"
-        )
+        check_room(self.bytes_for(steps, n, keep), f"both bounds of flows over {n:,} tokens")
         self.own, self.row = np.zeros((2, steps, n), np.int64)
         self.columns: dict[int, Ints] = {}
         """All edges into some tokens, ``[steps, n]`` each; those of the output and the token's own are left out."""
@@ -52,6 +50,11 @@ class Cutting:
                 heads = np.broadcast_to(at.astype(np.int32)[:, None], best.shape)
                 found[step].append(Edges(heads, best.astype(np.int32), units).where(units > 0))
         self.edges = [Edges._make(map(np.concatenate, zip(*part, strict=True))) for part in found]
+
+    @staticmethod
+    def bytes_for(steps: int, tokens: int, keep: int) -> int:
+        """Bytes that it takes where as many tokens get all of their edges as may have them."""
+        return steps * tokens * (12 * keep + 8 * _COLUMNS) + Sparse.bytes_for(steps * tokens * (keep + 2 + _COLUMNS))
 
     def bounds(self, sink: int, upper: int, slack: int = 0) -> tuple[int, int]:
         """Lower and upper bound of the flow into one input, in units; no flow exceeds ``upper``.

@@ -9,9 +9,10 @@ edge by edge is slow. But far from its end there is room to spare, so it can be 
    proportion to capacity: ``f[k, q] = A[k, q]·v[q]``, ``v = D / column sum``. As v ≤ 1, no edge is overfull. Token k
    then needs ``P[k] = Σ_q f[k, q]``: a product of matrices for many inputs at once. The second block draws P up.
 3. *Search.* In the steps above, a flow from the output into the tokens, at most P[k] into each, among the largest
-   edges of each row (sparse.py). After two draws P is smooth, so the search is easy, and all inputs share its network.
-   Where few edges do not bring enough, it is sought again among more, and then with all edges into the tokens that
-   got too little: those are tokens that few others look at, so none of their edges is among the largest of a row.
+   edges of each row. After two draws P is smooth, so the search is easy; all inputs share its network, and each flow
+   begins with the one before it (rerouted.py). Where few edges do not bring enough, it is sought again among more, and
+   then with all edges into the tokens that got too little: those are tokens that few others look at, so none of their
+   edges is among the largest of a row.
 
 The value of the search is a lower bound: where a token gets p[k] < P[k], its row of the drawn flow is scaled by
 p[k]/P[k]. Inside a block a token's own edge carries at most what the token has from above, P[k], and what others hand

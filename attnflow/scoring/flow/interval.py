@@ -113,12 +113,20 @@ class _Known:
             self._raise(a, sinks, draw.lower(self.upper[a, sinks], self.most), DRAWN)
         # Few edges in few steps would not do for inputs far away that were drawn in vain.
         self._thin(a, max(0, t + 1 - _FAR[1]) if many and self.causal else 0)
-        if len(sinks := self._far(a, _FAR[1])):
-            start, stop = self._window(t, sinks)
-            cutting = Cutting(self.caps.view(start, stop), t - start, self.causal, _FAR[0])
-            for j in sinks.tolist():
-                least, self.upper[a, j] = cutting.bounds(j - start, int(self.upper[a, j]), self.most)
-                self._raise(a, np.array([j]), np.array([least]), FEW)
+        self._cut(a)
+
+    def _cut(self, a: int) -> None:
+        """Both bounds from few edges for inputs far away, if there is memory for it."""
+        t, (keep, near), free = self.rows[a], _FAR, free_bytes()
+        if not len(sinks := self._far(a, near)):
+            return
+        start, stop = self._window(t, sinks)
+        if free is not None and Cutting.bytes_for(self.caps.steps, stop - start, keep) > free:
+            return
+        cutting = Cutting(self.caps.view(start, stop), t - start, self.causal, keep)
+        for j in sinks.tolist():
+            least, self.upper[a, j] = cutting.bounds(j - start, int(self.upper[a, j]), self.most)
+            self._raise(a, np.array([j]), np.array([least]), FEW)
 
     def _thin(self, a: int, first: int) -> None:
         """Lower bounds in a thinned network for inputs from ``first`` on."""
