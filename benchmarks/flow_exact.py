@@ -10,8 +10,9 @@ computed anew (``certify``). The engine's answers with closed forms, theorem, hu
 alone, rows alone) must be the same integers, so each pair that a bound settled is solved again; so must those where
 each source begins with the preflow of the one before. Samples are compared
 with networkx on exact fractions (small networks) and igraph on floats. Deep networks are also bracketed with a
-tolerance: the exact flow must lie between the bounds, and no thinned network and no drawn flow may carry more. Long
-rows of SmolLM2 are solved with bounds and without any, and compared with igraph on sampled inputs.
+tolerance: the exact flow must lie between the bounds, no thinned network and no drawn flow may carry more, and it must
+lie between the flow and the cut that few edges give. Long rows of SmolLM2 are solved with bounds and without any, and
+compared with igraph on sampled inputs.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from flow_networks import available, real
 from report import write
 
 from attnflow.scoring.flow.certificate import certify
+from attnflow.scoring.flow.cutting import Cutting
 from attnflow.scoring.flow.draw import Draw
 from attnflow.scoring.flow.interval import bracket
 from attnflow.scoring.flow.search import run
@@ -64,6 +66,8 @@ class Tally:
     widest: float = 0.0
     thinned: int = 0
     drawn: int = 0
+    few: int = 0
+    cuts: int = 0
     kept: int = 0
     seconds: float = 0.0
 
@@ -128,6 +132,7 @@ def inside(name: str, stack: np.ndarray, full: Solution, rows: list[int], tally:
         if max(thin.lower(j), thin.lower(j, 2)) > full.units[-1, rows[0], j]:
             raise SystemExit(f"{name} {stack.shape}: a thinned network carries more than the whole one")
     tally.thinned += len(sinks)
+    few_edges(name, full, rows[0], sinks, causal, 4, tally)
     for upper_units in (np.full(len(sinks), full.capacities.rowsum[-1, rows[0]]), full.units[-1, rows[0], sinks]):
         draw = Draw(full.capacities, rows[0], sinks, causal, 2, 5) if len(sinks) else None
         for slack in (0, int(upper_units.max()) // 10) if draw else ():
@@ -135,6 +140,19 @@ def inside(name: str, stack: np.ndarray, full: Solution, rows: list[int], tally:
             if (found > full.units[-1, rows[0], sinks]).any():
                 raise SystemExit(f"{name} {stack.shape}: a drawn flow is larger than the exact one")
             tally.drawn += len(found)
+
+
+def few_edges(name: str, full: Solution, t: int, sinks: np.ndarray, causal: bool, keep: int, tally: Tally) -> None:
+    """Exact flows lie between the flow and the cut that few edges give."""
+    caps, at = full.capacities, full.rows.index(t)
+    for j in sinks.tolist():
+        start, stop = (j, t + 1) if causal else (0, caps.n)
+        loose = int(caps.row_sums(caps.steps - 1, [t])[0])
+        lower, upper = Cutting(caps.view(start, stop), t - start, causal, keep).bounds(j - start, loose)
+        if not lower <= full.units[-1, at, j] <= upper:
+            raise SystemExit(f"{name}: an exact flow is not between the bounds that few edges give")
+        tally.few += 1
+        tally.cuts += upper < loose
 
 
 def long_row(n: int, samples: int, tally: Tally) -> None:
@@ -152,6 +170,7 @@ def long_row(n: int, samples: int, tally: Tally) -> None:
     if (drawn > full.units[0, 0, far]).any():
         raise SystemExit(f"SmolLM2 at {n}: a drawn flow is larger than the exact one")
     tally.drawn += len(far)
+    few_edges(f"SmolLM2 at {n}", full, t, far[:: max(1, len(far) // 8)], True, 24, tally)
     tally.brackets += n
     tally.widest = max(tally.widest, float((upper - lower.scores).max()))
     tally.families[f"real: smollm2, one row of {n}"] += 1
@@ -241,7 +260,8 @@ def main() -> None:
         f"igraph on floats: {tally.floats} pairs, largest difference {tally.off_floats:.1e}.\n\n"
         f"With `tolerance={TOLERANCE}`: {tally.brackets} exact flows of deep networks lie in their intervals, of which "
         f"the widest is {tally.widest:.1e}; {tally.thinned} flows in thinned networks and {tally.drawn} drawn "
-        "flows are not larger.\n\n"
+        f"flows are not larger; {tally.few} lie between the bounds that few edges give, {tally.cuts} of them with a "
+        "cut between the ends.\n\n"
         f"{tally.kept} flows of the top layers were found again, each from the preflow of the source before it unless "
         "that was empty.\n\n"
         "Pairs by what settled them, each solved again in full: "

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,22 @@ class Step:
             out[own - start, own] += mass[1]
         return out
 
+    @cached_property
+    def sums(self) -> F64:
+        """``[q]``: the sum of each row of weights, the same whatever part of the row is read afterwards."""
+        total: F64 = self.weights.sum(1, dtype=np.float64)
+        return total
+
+    @cached_property
+    def factors(self) -> tuple[F64, F64]:
+        """``[q]`` each: what the row's weights are multiplied by, and what the residual adds at its own node."""
+        share = self.share
+        if self.added:
+            return np.ones_like(share), share
+        total = (1 - share) * self.sums + share
+        scale = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
+        return (1 - share) * scale, share * scale
+
     def largest_sum(self) -> float:
         """An upper bound of all row and column sums, without the matrix."""
         rows, columns = self._slices()
@@ -96,7 +113,7 @@ class Step:
         for start in range(0, self.weights.shape[0], 1024):
             weights = self.weights[start : start + 1024]
             share = self.share[start : start + 1024]
-            sums = weights.sum(1, dtype=np.float64)
+            sums = self.sums[start : start + 1024]
             scale = np.ones_like(share) if self.added else 1 / np.maximum((1 - share) * sums + share, 1e-30)
             factor = scale if self.added else (1 - share) * scale
             total[columns] += factor.astype(kind) @ weights.astype(kind, copy=False)
@@ -131,12 +148,8 @@ class Step:
 
     def _parts(self, some: slice = slice(None), seen: slice = slice(None)) -> tuple[tuple[F64, F64], F64]:
         """((attention's factor, residual's factor), weights) of some rows: float64, so that the row sums are one."""
-        weights, share = self.weights[some, seen].astype(np.float64), self.share[some]
-        if self.added:
-            return (np.ones_like(share), share), weights
-        total = (1 - share) * weights.sum(1) + share
-        scale = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
-        return ((1 - share) * scale, share * scale), weights
+        factor, own = self.factors
+        return (factor[some], own[some]), self.weights[some, seen].astype(np.float64)
 
 
 @one_line

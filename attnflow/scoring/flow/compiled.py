@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import stat
 import sys
@@ -31,8 +32,8 @@ from attnflow.errors import AttnFlowError, FileError
 from attnflow.files import write_bytes
 from attnflow.scoring.flow import counting, shipped
 from attnflow.scoring.flow.counting import COUNTING
-from attnflow.scoring.flow.integers import Ints, Words
-from attnflow.scoring.flow.workspace import SLOW, Work, words_of
+from attnflow.scoring.flow.integers import F64, NEAR, Ints, Words
+from attnflow.scoring.flow.workspace import ENDLESS, SLOW, Work, words_of
 
 Small = npt.NDArray[np.int32]
 CACHE = "ATTNFLOW_CACHE"
@@ -93,34 +94,72 @@ def relay(
     lower: Ints,
     begin: int = 0,
     stride: int = 1,
+    work: int = ENDLESS,
 ) -> None:
     """Lower bounds of the flows from one output: calls the kernel ``relay`` of relay_kernel.py, which tells the arrays.
 
-    ``columns`` are the lowest step and the three tiers above it, transposed; ``lower`` ``[n]`` is changed in place.
+    ``columns`` are the lowest step and the three tiers above it, transposed; ``lower`` ``[n]`` is changed in place; an
+    input is left as it is once ``work`` edges between tokens were looked at.
     """
     nothing, n = ctypes.c_void_p(), len(row)
     arrays = (row, tiers, budgets, *columns, below, mid, high, chain, upper, lower)
     space = [np.empty(size, np.int64) for size in (n, n, n, 3 * n, 3 * n, n)]
-    space += [np.zeros(n, np.int64), *(np.empty(size, np.int64) for size in (n + 1, 3 * _LOG * n, 6))]
+    space += [np.zeros(n, np.int64), *(np.empty(size, np.int64) for size in (n + 1, 3 * _LOG * n, 7))]
     reads = np.zeros(counting.PLACES, np.uint64)
     kernel("relay")(
         ctypes.byref(nothing), ctypes.byref(nothing), n, causal, source, *(_at(a, np.int64) for a in arrays),
-        begin, stride, *(_at(a, np.int64) for a in space), _at(reads, np.uint64),
+        begin, stride, work, *(_at(a, np.int64) for a in space), _at(reads, np.uint64),
     )  # fmt: skip
     if COUNTING:
         counting.add(reads)
 
 
+def rounding(
+    weights: npt.NDArray[np.float32], factor: F64, own: F64, start: int, stop: int, width: int, bits: int
+) -> Ints:
+    """Rows ``start … stop`` of weights ``[n, n]`` as capacities: calls the kernel of rounding_kernel.py.
+
+    Row i is multiplied by ``factor[i]``, and ``own[i]`` is added to its own column: ``[stop - start, width]``.
+    """
+    nothing, out = ctypes.c_void_p(), np.empty((stop - start, width), np.int64)
+    whole, near = (2**bits, math.ceil(2.0**bits * NEAR)) if 0 <= bits <= 60 else (0, 0)
+    kernel("rounding")(
+        ctypes.byref(nothing), ctypes.byref(nothing), weights.ctypes.data, weights.strides[0] // weights.itemsize,
+        start, stop, width, _at(factor, np.float64), _at(own, np.float64), 2.0**bits, whole, near, _at(out, np.int64),
+    )  # fmt: skip
+    return out
+
+
 def paths(
-    source: int, sink: int, enough: int, first: Small, to: Small, pair: Small, room: Small, space: Sequence[Small]
-) -> int:
+    source: int, sink: int, enough: int, first: Small, to: Small, pair: Small, room: Small, space: Sequence[Small],
+    flows: int = 0,
+) -> int:  # fmt: skip
     """The size of a flow in a sparse network: calls the kernel ``paths`` of paths_kernel.py, which tells the arrays.
 
-    ``room`` is changed in place; ``space`` are four arrays of one number for each node.
+    ``flows`` is what flows already; ``room``, what that leaves, is changed in place; ``space`` are four arrays of one
+    number for each node.
     """
-    nothing, value = ctypes.c_void_p(), np.zeros(1, np.int64)
+    nothing, value = ctypes.c_void_p(), np.full(1, flows, np.int64)
     arrays = (first, to, pair, room, *space)
     kernel("paths")(
+        ctypes.byref(nothing), ctypes.byref(nothing), len(first) - 1, source, sink, enough,
+        *(_at(a, np.int32) for a in arrays), _at(value, np.int64),
+    )  # fmt: skip
+    return int(value[0])
+
+
+def reroute(
+    source: int, sink: int, enough: int, first: Small, split: Small, to: Small, pair: Small, room: Small,
+    excess: Small, space: Sequence[Small], flows: int,
+) -> int:  # fmt: skip
+    """What arrives once a flow is put right: calls the kernel ``reroute`` of reroute_kernel.py, which tells the arrays.
+
+    ``flows`` is what arrives already; ``room`` and ``excess`` are changed in place; ``space`` are four arrays of one
+    number for each node.
+    """
+    nothing, value = ctypes.c_void_p(), np.full(1, flows, np.int64)
+    arrays = (first, split, to, pair, room, excess, *space)
+    kernel("reroute")(
         ctypes.byref(nothing), ctypes.byref(nothing), len(first) - 1, source, sink, enough,
         *(_at(a, np.int32) for a in arrays), _at(value, np.int64),
     )  # fmt: skip
@@ -326,9 +365,11 @@ def _loaded(code: bytes, symbol: str, kinds: Sequence[Any]) -> Callable[..., int
 def _arguments() -> dict[str, list[Any]]:
     """The kinds of arguments of each kernel."""
     address, number = ctypes.c_void_p, ctypes.c_uint64
-    columns = [address] * 2 + [number] * 3 + [address, number] + [address] * 2 + [number, address] + [number] * 5
+    columns = [address] * 2 + [number] * 3 + [address, number] + [address] * 2 + [number, address] + [number] * 6
     return {
         "columns": columns + [address] * (3 + len(Work._fields)),
-        "relay": [number] * 3 + [address] * 13 + [number] * 2 + [address] * 11,
+        "relay": [number] * 3 + [address] * 13 + [number] * 3 + [address] * 11,
+        "rounding": [address] + [number] * 4 + [address] * 2 + [ctypes.c_double] + [number] * 2 + [address],
         "paths": [number] * 4 + [address] * 9,
+        "reroute": [number] * 4 + [address] * 11,
     }

@@ -9,13 +9,14 @@ edge by edge is slow. But far from its end there is room to spare, so it can be 
    proportion to capacity: ``f[k, q] = A[k, q]·v[q]``, ``v = D / column sum``. As v ≤ 1, no edge is overfull. Token k
    then needs ``P[k] = Σ_q f[k, q]``: a product of matrices for many inputs at once. The second block draws P up.
 3. *Search.* In the steps above, a flow from the output into the tokens, at most P[k] into each, among the largest
-   edges of each row (sparse.py). After two draws P is smooth, so the search is easy, and all inputs share its network.
-   Where few edges do not bring enough, it is sought again among more, and then with all edges into the tokens that
-   got too little: those are tokens that few others look at, so none of their edges is among the largest of a row.
+   edges of each row. After two draws P is smooth, so the search is easy; all inputs share its network, and each flow
+   begins with the one before it (rerouted.py). Where few edges do not bring enough, it is sought again among more, and
+   then with all edges into the tokens that got too little: those are tokens that few others look at, so none of their
+   edges is among the largest of a row.
 
 The value of the search is a lower bound: where a token gets p[k] < P[k], its row of the drawn flow is scaled by
-p[k]/P[k]. Inside a block a token's own edge carries at most what stays, enters and leaves: no more than what the token
-hands down and what it takes in, each held below half of its narrowest own edge.
+p[k]/P[k]. Inside a block a token's own edge carries at most what the token has from above, P[k], and what others hand
+it, D[k] − f[k, k]: the two together are held below its narrowest own edge.
 
 Floats are rounded so that each number is at most the true one: see ``_SURE``.
 """
@@ -28,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.scoring.flow.integers import F64, Capacities, Ints
+from attnflow.scoring.flow.rerouted import Rerouted
 from attnflow.scoring.flow.room import check_room
 from attnflow.scoring.flow.sparse import Sparse
 from attnflow.scoring.flow.thin import BITS, MOST, Edges, Places, Small, as_small
@@ -42,6 +44,7 @@ _SURE = 1 - 2 * (_CHUNK + 2) * 2.0**-24
 _ROUNDS = 2  # times that whole columns are added
 _COLUMNS = 64  # columns that are added at a time
 _STAY = 0.2  # the share of a token's own edge that counts as its capacity to itself inside a block
+_HANDS = 0.9  # the share of its own edge that a token may hand to the input
 
 
 class Heights(NamedTuple):
@@ -86,13 +89,13 @@ class Draw:
         self.found: list[list[list[Edges]]] = [[[] for _ in range(caps.steps)] for _ in range(2)]
         for start, stop in caps.blocks(n):
             self._read(start, stop)
-        # A little less than half: a float may be larger than the integer that it stands for.
-        self.half = caps.floats(self.own[1 : self.parts.search].min(0)) * (0.5 - 2.0**-50)
+        # A little less: a float may be larger than the integer that it stands for.
+        self.chain = caps.floats(self.own[1 : self.parts.search].min(0)) * (1 - 1e-9)
         own = caps.floats(self.own)
         own[_TIERS - 1] = own[_TIERS - 1 : self.parts.low].min(0)  # what is gathered over the block passes all of these
         self.budgets = own[:_TIERS, sinks]
         for block in self.blocks:
-            np.fill_diagonal(block, 2 * _STAY * self.half)
+            np.fill_diagonal(block, _STAY * self.chain)
         self.sums = [block.sum(0, dtype=np.float64) for block in self.blocks]
         self.whole = np.zeros(n, bool)  # tokens into which all edges are searched
         self.source = (caps.steps - self.parts.search) * n + t
@@ -125,16 +128,16 @@ class Draw:
         at = np.arange(start, start + len(small))
         small[at - start, at] = 0
         small[at == self.t] = 0
-        best = _largest_first(small, self.more)
+        best = largest_first(small, self.more)
         units = np.take_along_axis(small, best, 1)
-        order = _largest_first(units, self.keep, others=True)
+        order = largest_first(units, self.keep, others=True)
         best, units = np.take_along_axis(best, order, 1), np.take_along_axis(units, order, 1)
         heads = np.broadcast_to(at.astype(np.int32)[:, None], best.shape)
         first = np.broadcast_to(np.arange(best.shape[1]) < self.keep, best.shape)
         edges = Edges(heads, best.astype(np.int32), units)
         return edges.where((units > 0) & first), edges.where((units > 0) & ~first)
 
-    def _network(self, *found: list[list[Edges]]) -> Sparse:
+    def _network(self, *found: list[list[Edges]]) -> Rerouted:
         """The network of the search: node h·n + k is token k at height h; the last node takes what the input draws.
 
         The edges into the last node come first, one from each node of the lowest height.
@@ -153,7 +156,7 @@ class Draw:
             parts += [Edges(e.row + (height + 1) * n, e.column + height * n, e.units) for e in edges]
         heads, tails, units = map(np.concatenate, zip(*parts, strict=True))
         used = units > 0
-        return Sparse(heads[used], tails[used], units[used], nodes)
+        return Rerouted(heads[used], tails[used], units[used], nodes, self.source)
 
     def lower(self, upper: Ints, slack: int = 0) -> Ints:
         """Lower bounds of the flows into the inputs, ``[sinks]``, in units; no flow exceeds ``upper`` ``[sinks]``.
@@ -174,7 +177,7 @@ class Draw:
             self._add_columns(starved)
         return found
 
-    def _lower(self, network: Sparse, places: Places, upper: Ints, slack: int) -> tuple[Ints, Ints]:
+    def _lower(self, network: Rerouted, places: Places, upper: Ints, slack: int) -> tuple[Ints, Ints]:
         """Lower bounds for some of the inputs among the edges of one network, and what each token lacked, in units.
 
         What a token lacked is the most that it lacked for one of the inputs that are still open.
@@ -217,9 +220,11 @@ class Draw:
         wanted = self._gathered(part, upper)
         for block, sums in zip(self.blocks, self.sums, strict=True):
             share = np.divide(wanted * (1 - 1e-6), sums, out=np.zeros_like(wanted), where=sums > 0)
-            # What a token cannot draw from others stays on it, as far as half of its own edges carries that.
-            stays = np.clip(wanted * (1 - 1e-6) - sums * (1 + 1e-6), 0, (1 - 2 * _STAY - 1e-6) * self.half)
-            wanted = np.minimum(self._drawn(np.minimum(share, 1).astype(np.float32), block) + stays, self.half)
+            # What a token cannot draw from others stays on it.
+            stays = np.maximum(wanted * (1 - 1e-6) - sums * (1 + 1e-6), 0)
+            # Its own edges carry what it takes in from above, and what others hand it.
+            most = self.chain - np.maximum(wanted - stays, 0)
+            wanted = np.minimum(self._drawn(np.minimum(share, 1).astype(np.float32), block) + stays, most)
         return wanted
 
     def _gathered(self, part: Places, upper: F64) -> F64:
@@ -237,7 +242,7 @@ class Draw:
             if tier < _TIERS:
                 left = np.minimum(left, self.budgets[tier, part])
         out[at, sinks] += left
-        least: F64 = np.minimum(out * (1 - 1e-9), self.half)
+        least: F64 = np.minimum(out * (1 - 1e-9), _HANDS * self.chain)
         return least
 
     def _drawn(self, share: F32, block: F32) -> F64:
@@ -249,19 +254,21 @@ class Draw:
             out[:, above] += share[:, columns] @ block[above, columns].T
         return out * _SURE
 
-    def _searched(self, network: Sparse, wanted: F64, upper: int, slack: int) -> int:
+    def _searched(self, network: Rerouted, wanted: F64, upper: int, slack: int) -> int:
         """A flow from the output into the tokens, at most ``wanted`` into each, in units."""
-        small: Small = np.minimum(wanted * 2.0**BITS, MOST).astype(np.int32)
+        units = wanted * 2.0**BITS
+        units *= min(1.0, MOST / max(units.sum() * (1 + 1e-9), 1.0))  # what arrives in all must be a 32-bit number
+        small: Small = units.astype(np.int32)
         shift = self.caps.bits - BITS
         enough = -(-(upper - slack) >> shift) if shift >= 0 else (upper - slack) << -shift  # rounded up
-        value = network.flow(self.source, network.nodes - 1, enough, small)
+        value = network.flow(small, enough)
         return value << shift if shift >= 0 else value >> -shift
 
 
-def _largest_first(units: Small, count: int, others: bool = False) -> npt.NDArray[np.intp]:
+def largest_first(units: Small, count: int, others: bool = False) -> npt.NDArray[np.intp]:
     """Columns of the ``count`` largest of each row, in no order, and after them the ``others`` if asked for.
 
-    >>> _largest_first(np.array([[1, 9, 2]], np.int32), 1).tolist()
+    >>> largest_first(np.array([[1, 9, 2]], np.int32), 1).tolist()
     [[1]]
     """
     count = min(count, units.shape[1])

@@ -24,6 +24,7 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 F64 = npt.NDArray[np.float64]
 
+NEAR = 1e-13  # how far from one the sum of a row may be to be taken for one
 BLOCK = 1 << 17  # numbers that are rounded at a time: what stays in the processor's cache
 
 
@@ -93,6 +94,10 @@ class Capacities:
                 rows[a:b] = self.block(step, start + a, start + b)[:, start:stop]
         return self.replaced(cap)
 
+    def view(self, start: int, stop: int) -> Capacities:
+        """The same, read when it is asked for."""
+        return self if (start, stop) == (0, self.n) else Window(self, start, stop)
+
     def reversed(self) -> Capacities:
         """The network turned upside down: its flow from *j* to *t* is this one's from *t* to *j*."""
         return self.replaced(np.ascontiguousarray(self.cap[::-1].transpose(0, 2, 1)))
@@ -104,6 +109,19 @@ class Capacities:
     def floats(self, units: Ints) -> F64:
         """Integer flows as numbers."""
         return np.multiply(units, 2.0**-self.bits, dtype=np.float64)
+
+
+class Window(Capacities):
+    """The network of some nodes, read when it is asked for; only :meth:`block` can be read."""
+
+    def __init__(self, whole: Capacities, start: int, stop: int) -> None:
+        self._whole, self._start, self.bits = whole, start, whole.bits
+        self.steps, self.n = whole.steps, stop - start
+
+    def block(self, step: int, start: int, stop: int, width: int | None = None) -> Ints:
+        """Rows ``start … stop`` of one step: ``[stop - start, n]``, or only their first ``width`` columns."""
+        last = self._start + (self.n if width is None else width)
+        return self._whole.block(step, self._start + start, self._start + stop, last)[:, self._start : last]
 
 
 class Steps(Protocol):
@@ -130,6 +148,9 @@ class Steps(Protocol):
         Only the first ``width`` columns, where the caller knows that the others are zero.
         """
 
+    def units(self, step: int, start: int, stop: int, width: int | None, bits: int) -> Ints:
+        """The same rows :func:`rounded`."""
+
 
 class Streamed(Capacities):
     """Capacities that are rounded when they are asked for; ``cap`` holds all of them only if somebody reads it."""
@@ -140,7 +161,7 @@ class Streamed(Capacities):
 
     def block(self, step: int, start: int, stop: int, width: int | None = None) -> Ints:
         """Rows ``start … stop`` of one step: ``[stop - start, n]``, or only their first ``width`` columns."""
-        return rounded(self._source.block(step, start, stop, width), self.bits)
+        return self._source.units(step, start, stop, width, self.bits)
 
     def is_causal(self) -> bool:
         """Whether no node has an edge to a later one."""
@@ -190,6 +211,10 @@ class Stack:
         """Rows ``start … stop`` of one step."""
         return self.array[step, start:stop, :width]
 
+    def units(self, step: int, start: int, stop: int, width: int | None, bits: int) -> Ints:
+        """The same rows as integers."""
+        return rounded(self.block(step, start, stop, width), bits)
+
 
 class Layers:
     """The steps of a :class:`~attnflow.scoring.network.Network` as :class:`Steps`: no matrix is held twice."""
@@ -205,6 +230,16 @@ class Layers:
     def block(self, step: int, start: int, stop: int, width: int | None = None) -> F64:
         """Rows ``start … stop`` of one step."""
         return self._steps[step].rows(start, stop, width)
+
+    def units(self, step: int, start: int, stop: int, width: int | None, bits: int) -> Ints:
+        """The same rows as integers: read once by a kernel where they lie as one matrix in single precision."""
+        one = self._steps[step]
+        plain = one.weights.dtype == np.float32 and one.weights.shape == (self.n, self.n)
+        if not plain or one.weights.strides[1] != one.weights.itemsize:
+            return rounded(self.block(step, start, stop, width), bits)
+        from attnflow.scoring.flow import compiled
+
+        return compiled.rounding(one.weights, *one.factors, start, stop, self.n if width is None else width, bits)
 
 
 def as_stack(stack: Any) -> F64:
@@ -248,9 +283,9 @@ def rounded(rows: F64, bits: int) -> Ints:
     scaled = rows * 2.0**bits
     np.rint(scaled, out=scaled)
     whole: Ints = scaled.astype(np.int64)
-    if bits <= 60:
+    if 0 <= bits <= 60:
         off = 2**bits - whole.sum(-1)
-        near = np.flatnonzero((off != 0) & (np.abs(off) < 2.0**bits * 1e-13))
+        near = np.flatnonzero((off != 0) & (np.abs(off) < 2.0**bits * NEAR))
         whole[near, whole[near].argmax(1)] += off[near]
     return whole
 

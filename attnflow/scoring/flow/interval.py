@@ -3,8 +3,9 @@
 An interval needs a bound on the *cut*, not on the sum of what was left out. The cuts at both ends of the network
 (relay.py) are cuts of the whole network, whatever a search leaves out, and on deep attention they are nearly always the
 narrowest. So for few outputs of a deep network only the lower bound is searched for: by laying flows in hops, by
-drawing them up from many inputs at once (draw.py), then in a thinned network (thin.py), and in full where the window
-between the two tokens is small or nothing else helps.
+drawing them up from many inputs at once (draw.py), then in a thinned network (thin.py). Where the narrowest cut lies
+between the ends, few edges give both bounds (cutting.py). Where the window between the two tokens is small, or nothing
+else helps, the search is in full.
 
 Where the ends do not bound enough (shallow networks, all outputs), the smallest capacities are left out of every step,
 and what they could have carried is added to the upper bound.
@@ -20,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attnflow.errors import AttnFlowWarning
+from attnflow.scoring.flow.cutting import Cutting
 from attnflow.scoring.flow.draw import Draw
 from attnflow.scoring.flow.integers import Capacities, Ints
 from attnflow.scoring.flow.relay import Bounds, relayable, relayed
 from attnflow.scoring.flow.room import check_room, free_bytes
 from attnflow.scoring.flow.search import finish, room_to_search
-from attnflow.scoring.flow.solver import DRAWN, THIN, WIDE, Solution, capacities, solve
+from attnflow.scoring.flow.solver import DRAWN, FEW, THIN, WIDE, Solution, capacities, solve
 from attnflow.scoring.flow.thin import Places, Thin
 from attnflow.scoring.network import F64
 
@@ -34,6 +36,7 @@ from attnflow.scoring.network import F64
 _THIN = ((24, 128), (96, 1024))
 _DRAW = (12, 64, 256)  # the same for drawing: few edges first, more for what they leave open
 _MANY = 32  # inputs of one output that pay for the sums that drawing needs
+_FAR = (24, 1024)  # edges of each row where a cut is sought between the ends, and tokens from which that is done
 
 
 def bracket(
@@ -75,39 +78,88 @@ def bracket(
 def _narrowed(
     caps: Capacities, rows: Sequence[int], tolerance: float, causal: bool, threads: int
 ) -> tuple[Solution, F64, float]:
-    """The flows from ``rows`` at the top: by the ends, drawn, in a thinned network, and in full, in this order."""
+    """The flows from ``rows`` at the top: by the ends, drawn, among few edges, and in full, in this order."""
     most = int(tolerance * 2.0**caps.bits)
-    laid = relayed(caps, rows, causal, threads, most)
-    lower, share, by = laid.lower.copy(), 0.0, np.zeros(laid.lower.shape, np.int8)
-
-    def raised(a: int, sinks: Places, to: Ints, code: int) -> None:
-        lower[a, sinks] = np.maximum(lower[a, sinks], to)
-        by[a, sinks[laid.upper[a, sinks] - lower[a, sinks] <= most]] = code
-
-    def far(a: int, near: int) -> Places:
-        sinks = np.flatnonzero(laid.upper[a] - lower[a] > most)
-        t = rows[a]
-        return sinks[t - sinks >= near] if causal else sinks[sinks != t] if caps.n > near else sinks[:0]
-
-    for a, t in enumerate(rows):
-        if len(sinks := far(a, _DRAW[-1])) >= _MANY:
-            raised(a, sinks, Draw(caps, t, sinks, causal, *_DRAW[:2]).lower(laid.upper[a, sinks], most), DRAWN)
-        if not len(sinks := far(a, min(near for _, near in _THIN))):
-            continue
-        thin = Thin(caps, t, sinks, causal, max(keep for keep, _ in _THIN))
-        for keep, near in _THIN:
-            if len(sinks := far(a, near)):
-                raised(a, sinks, np.array([thin.lower(j, keep) for j in sinks.tolist()], np.int64), THIN)
-                share = max(share, thin.left_out(keep))
-    left = laid.upper - lower > most
+    known = _Known(caps, rows, causal, most, relayed(caps, rows, causal, threads, most))
+    for a in range(len(rows)):
+        known.narrow(a)
+    lower, upper, left = known.lower, known.upper, known.upper - known.lower > most
     wide = left & ~_fits(caps, rows, causal, threads)
-    found = finish(caps, rows, Bounds(lower, np.where(left & ~wide, laid.upper, lower)), causal, threads)
-    upper = np.where(left & ~wide, found.units, laid.upper)
+    found = finish(caps, rows, Bounds(lower, np.where(left & ~wide, upper, lower)), causal, threads)
+    upper = np.where(left & ~wide, found.units, upper)
     if wide.any():
         _warn(caps, int(wide.sum()), float(caps.floats((upper - lower)[wide]).max()), tolerance)
-    proofs = np.where(wide, WIDE, np.where((by > 0) & ~left, by, found.proofs)).astype(np.int8)
+    proofs = np.where(wide, WIDE, np.where((known.by > 0) & ~left, known.by, found.proofs)).astype(np.int8)
     solution = Solution(caps, (caps.steps,), tuple(rows), found.units[None], proofs[None])
-    return solution, caps.floats(upper), share
+    return solution, caps.floats(upper), known.share
+
+
+class _Known:
+    """What is known of the flows from ``rows``: bounds ``[rows, n]``, which come nearer, and what brought them."""
+
+    def __init__(self, caps: Capacities, rows: Sequence[int], causal: bool, most: int, laid: Bounds) -> None:
+        self.caps, self.rows, self.causal, self.most = caps, rows, causal, most
+        self.lower, self.upper = laid.lower.copy(), laid.upper.copy()
+        self.by = np.zeros(self.lower.shape, np.int8)
+        self.share = 0.0
+        """Of the edges, the largest that a thinned network did without."""
+
+    def narrow(self, a: int) -> None:
+        """Bring the bounds of one row nearer, from what serves many inputs at once to what serves single ones."""
+        t = self.rows[a]
+        many = len(sinks := self._far(a, _DRAW[-1])) >= _MANY
+        if many:
+            draw = Draw(self.caps, t, sinks, self.causal, *_DRAW[:2])
+            self._raise(a, sinks, draw.lower(self.upper[a, sinks], self.most), DRAWN)
+        # Few edges in few steps would not do for inputs far away that were drawn in vain.
+        self._thin(a, max(0, t + 1 - _FAR[1]) if many and self.causal else 0)
+        self._cut(a)
+
+    def _cut(self, a: int) -> None:
+        """Both bounds from few edges for inputs far away, if there is memory for it."""
+        t, (keep, near), free = self.rows[a], _FAR, free_bytes()
+        if not len(sinks := self._far(a, near)):
+            return
+        start, stop = self._window(t, sinks)
+        if free is not None and Cutting.bytes_for(self.caps.steps, stop - start, keep) > free:
+            return
+        cutting = Cutting(self.caps.view(start, stop), t - start, self.causal, keep)
+        for j in sinks.tolist():
+            least, self.upper[a, j] = cutting.bounds(j - start, int(self.upper[a, j]), self.most)
+            self._raise(a, np.array([j]), np.array([least]), FEW)
+
+    def _thin(self, a: int, first: int) -> None:
+        """Lower bounds in a thinned network for inputs from ``first`` on."""
+
+        def far(near: int) -> Places:
+            sinks = self._far(a, near)
+            return sinks[sinks >= first]
+
+        if not len(sinks := far(min(near for _, near in _THIN))):
+            return
+        start, stop = self._window(self.rows[a], sinks)
+        view, t = self.caps.view(start, stop), self.rows[a] - start
+        thin = Thin(view, t, sinks - start, self.causal, max(keep for keep, _ in _THIN))
+        for keep, near in _THIN:
+            if len(sinks := far(near)):
+                found = [thin.lower(j - start, keep) for j in sinks.tolist()]
+                self._raise(a, sinks, np.array(found, np.int64), THIN)
+                self.share = max(self.share, thin.left_out(keep))
+
+    def _far(self, a: int, near: int) -> Places:
+        """The inputs of a row that are open, and ``near`` tokens or more from the output."""
+        sinks, t = np.flatnonzero(self.upper[a] - self.lower[a] > self.most), self.rows[a]
+        if self.causal:
+            return sinks[t - sinks >= near]
+        return sinks[sinks != t] if self.caps.n > near else sinks[:0]
+
+    def _raise(self, a: int, sinks: Places, to: Ints, code: int) -> None:
+        self.lower[a, sinks] = np.maximum(self.lower[a, sinks], to)
+        self.by[a, sinks[self.upper[a, sinks] - self.lower[a, sinks] <= self.most]] = code
+
+    def _window(self, t: int, sinks: Places) -> tuple[int, int]:
+        """The tokens that paths from an output to some inputs lead through."""
+        return (int(sinks.min()), t + 1) if self.causal else (0, self.caps.n)
 
 
 def _fits(caps: Capacities, rows: Sequence[int], causal: bool, threads: int) -> npt.NDArray[np.bool_]:

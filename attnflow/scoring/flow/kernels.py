@@ -20,6 +20,10 @@ from attnflow.scoring.flow.paths_kernel import SIGNATURE as PATHS
 from attnflow.scoring.flow.paths_kernel import paths
 from attnflow.scoring.flow.relay_kernel import SIGNATURE as RELAY
 from attnflow.scoring.flow.relay_kernel import relay
+from attnflow.scoring.flow.reroute_kernel import SIGNATURE as REROUTE
+from attnflow.scoring.flow.reroute_kernel import reroute
+from attnflow.scoring.flow.rounding_kernel import SIGNATURE as ROUNDING
+from attnflow.scoring.flow.rounding_kernel import rounding
 from attnflow.scoring.flow.waves import (
     COUNTING,
     CUT,
@@ -312,8 +316,13 @@ def columns(
                 code[at] = proof
 
 
-KERNELS = {kernel.__name__: (kernel, signature) for kernel, signature in
-           ((columns, SIGNATURE), (relay, RELAY), (paths, PATHS))}  # fmt: skip
+KERNELS = {
+    kernel.__name__: (kernel, signature)
+    for kernel, signature in (
+        *((columns, SIGNATURE), (relay, RELAY), (paths, PATHS)),
+        *((reroute, REROUTE), (rounding, ROUNDING)),
+    )
+}
 
 
 def llvm(name: str) -> tuple[str, str]:

@@ -62,9 +62,11 @@ def _augment(depth, path, pair, room):
 def paths(nodes, source, sink, enough, first, to, pair, room, level, arc, queue, path, value):
     """The size of a flow between two nodes, in ``value[0]``: the largest, or the first of at least ``enough``.
 
-    ``room`` is changed in place. ``level``, ``arc``, ``queue`` [nodes] and ``path`` [nodes] need not hold anything.
+    ``value[0]`` is what flows already; ``room``, what that leaves, is changed in place. ``level``, ``arc``, ``queue``
+    [nodes] and ``path`` [nodes] need not hold anything. If no larger flow is there, ``level`` ends as it was filled by
+    the last search: only nodes that can reach the sink have a distance.
     """
-    total = np.int64(0)
+    total = value[U0]
     while total < enough and _distances(nodes, source, sink, first, to, pair, room, level, queue):
         for x in range(nodes):
             arc[x] = first[x]
@@ -89,4 +91,4 @@ def paths(nodes, source, sink, enough, first, to, pair, room, level, arc, queue,
                 back = np.uint64(path[depth])
                 x = np.uint64(to[np.uint64(pair[back])])
                 arc[x] += np.int32(1)
-    value[0] = total
+    value[U0] = total

@@ -30,10 +30,12 @@ import numpy as np
 from attnflow.scoring.flow.integers import Capacities, Ints
 from attnflow.scoring.flow.room import check_room
 from attnflow.scoring.flow.threads import share
+from attnflow.scoring.flow.workspace import ENDLESS
 
 DEEP = 9  # steps from which there is one for each part
 WIDE = 24  # nodes from which the bounds are cheaper than the search
 _TIERS = 3
+_WORK = 128  # edges between tokens, times the number of tokens, that are looked at for one input where a slack is given
 _PROBES = 24  # inputs that are tried before all others
 
 
@@ -80,8 +82,9 @@ def room_for(nodes: int, rows: int) -> int:
 def relayed(caps: Capacities, rows: Sequence[int], causal: bool, threads: int = 1, slack: int = 0) -> Bounds:
     """Bounds of the flows from ``rows`` at the top of the network; with one row, only the nodes it can see are read.
 
-    No flow is made larger once it is within ``slack`` units of its upper bound, and with a slack only the way to part
-    the steps that serves most is tried: what is left open takes less time in :mod:`attnflow.scoring.flow.draw`.
+    No flow is made larger once it is within ``slack`` units of its upper bound. With a slack only the way to part the
+    steps that serves most is tried, and not for long: what is left open takes less time in
+    :mod:`attnflow.scoring.flow.draw`.
     """
     nodes = max(rows) + 1 if causal else caps.n
     check_room(room_for(nodes, len(rows)), f"the bounds of flows over {nodes:,} tokens")
@@ -153,7 +156,8 @@ class _Blocks:
                 break
             tiers = np.stack([row[top - 1], row[top - 2], np.minimum(row[spread : p.end], self.most).sum(0)])
             columns = (*self.columns[:_TIERS], gather)
-            lay = functools.partial(self._lay, t, causal, row[top], tiers, budgets, columns, mid, goal, lower)
+            work = _WORK * self.n if slack else ENDLESS
+            lay = functools.partial(self._lay, t, causal, row[top], tiers, budgets, columns, mid, goal, lower, work)
             few = slice(0, self.n, self.n // _PROBES + 1)
             lay([(few.start, few.step)])
             if 4 * int((lower[few] < goal[few]).sum()) > 3 * len(lower[few]):
@@ -180,18 +184,18 @@ class _Blocks:
 
     def _lay(
         self, t: int, causal: bool, row: Ints, tiers: Ints, budgets: Ints, columns: tuple[Ints, ...], mid: Ints,
-        goal: Ints, lower: Ints, jobs: Sequence[tuple[int, int]],
+        goal: Ints, lower: Ints, work: int, jobs: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
         """Raise ``lower`` up to ``goal``. A job is the first input and the stride; all are done at the same time."""
         from attnflow.scoring.flow import compiled
 
-        def work(begin: int, stride: int) -> None:
+        def some(begin: int, stride: int) -> None:
             compiled.relay(
                 causal, t, row, tiers, budgets, columns, self.below, mid, self.high, self.chain, goal, lower,
-                begin, stride,
+                begin, stride, work,
             )  # fmt: skip
 
-        share(work, jobs, len(jobs))
+        share(some, jobs, len(jobs))
 
     def _out_of(self, t: int, row: Ints, causal: bool) -> Ints:
         """The cuts at the output: what t hands out in its highest steps to tokens that can reach the input."""

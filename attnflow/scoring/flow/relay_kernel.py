@@ -9,8 +9,9 @@ is a flow of the network, so its value is a lower bound; nothing is ever taken b
 
 The supply of *t* and the demand of *j* have three tiers each: a step, the next step, and a block of steps. What uses a
 later tier has to pass the token's own edges of the steps before it. Hence three budgets, one inside the other: for all
-tiers, for all but the first, and for the last together with whatever stays on the token. ``held`` holds six numbers:
-the budgets of *t*, then those of *j*.
+tiers, for all but the first, and for the last together with whatever stays on the token. ``held`` holds seven numbers:
+the budgets of *t*, then those of *j*, and how many edges between tokens may still be looked at. Once that many were
+looked at, what has been laid is left as it is.
 
 No edge is used twice: what goes over the block between is noted in ``log`` (token, amount, and where the token above
 noted its last), and whoever uses the same row of it again takes that off. A log that is full ends the laying.
@@ -26,9 +27,10 @@ from attnflow.scoring.flow.waves import HOPS, U0, U1, U2, U3, inner
 
 _INT, _SET = types.CPointer(types.int64), types.CPointer(types.uint64)
 _PLACE = _FLAG = types.uint64
+WORK = np.uint64(6)
 LOG = np.uint64(16)  # hops that are noted, times the number of tokens
 SIGNATURE = types.void(
-    *(_PLACE, _FLAG, _PLACE, *(_INT,) * 13, _PLACE, _PLACE, *(_INT,) * 10, _SET),
+    *(_PLACE, _FLAG, _PLACE, *(_INT,) * 13, _PLACE, _PLACE, _PLACE, *(_INT,) * 10, _SET),
 )
 
 
@@ -176,7 +178,7 @@ def _relay_supplies(n, causal, t, j, lo, hi, goal, mid, supply, demand, into, do
     for step in range(hi - lo):
         k = hi - U1 - step
         left = supply[k]
-        if total >= goal or not room:
+        if total >= goal or not room or held[WORK] <= 0:
             break
         if left == 0:
             continue
@@ -186,9 +188,11 @@ def _relay_supplies(n, causal, t, j, lo, hi, goal, mid, supply, demand, into, do
             _stay(held, U3, y)
             left -= y
             room = _note(log, last, n, k, j, y)
+        at = lo
         for q in range(lo, k if causal else hi):
             if left == 0 or not room:
                 break
+            at = q
             y = min(left, mid[row + q])
             if COUNTING:
                 reads[HOPS] += U1
@@ -202,6 +206,7 @@ def _relay_supplies(n, causal, t, j, lo, hi, goal, mid, supply, demand, into, do
                 left -= a
                 into[q] += a
                 room = _note(log, last, n, k, q, a)
+        held[WORK] -= np.int64(at - lo)
         total += supply[k] - left
         supply[k] = left
     return total
@@ -219,12 +224,13 @@ def _relay_to_demands(n, t, j, lo, hi, goal, mid, demand, into, up, held, wantin
     room = np.uint64(last[n]) < LOG * n
     for step in range(hi - lo):
         k = hi - U1 - step
-        if count == U0 or held[U0] == 0 or total >= goal or not room:
+        if count == U0 or held[U0] == 0 or total >= goal or not room or held[WORK] <= 0:
             break
         offer = np.int64(0) if k == j else _offer(k, t, n, up, held)
         if offer == 0:
             continue
         left = offer
+        held[WORK] -= np.int64(count)
         kept = U0
         _spend(log, last, k, spent)
         before = last[k]
@@ -267,12 +273,13 @@ def _hub_to_hub(n, t, j, lo, hi, goal, mid, into, up, down, held, wanting, spent
     room = np.uint64(last[n]) < LOG * n
     for step in range(hi - lo):
         k = hi - U1 - step
-        if held[U0] == 0 or held[U3] == 0 or total >= goal or not room:
+        if held[U0] == 0 or held[U3] == 0 or total >= goal or not room or held[WORK] <= 0:
             break
         offer = np.int64(0) if k == j else _offer(k, t, n, up, held)
         if offer == 0:
             continue
         row = k * n
+        held[WORK] -= np.int64(count)
         _spend(log, last, k, spent)
         before = last[k]
         y = min(min(offer, mid[row + j] - spent[j]), _staying(held, U3))
@@ -304,10 +311,11 @@ def _hand(n, first, last, k, t, j, most, caps, room, lines, tier, into, out, hel
 
     ``out``: from k to the others; otherwise from the others to k.
     """
-    row, left = k * n, most
+    row, left, at = k * n, most, first
     for r in range(first, last):
         if left == 0:
             break
+        at = r
         y = min(left, caps[row + r])
         if COUNTING:
             reads[HOPS] += U1
@@ -319,6 +327,7 @@ def _hand(n, first, last, k, t, j, most, caps, room, lines, tier, into, out, hel
             a += _draw(lines, r, n, held, tier, y - a)
         left -= a
         into[r if out else k] += a
+    held[WORK] -= np.int64(at - first)
     return most - left
 
 
@@ -331,7 +340,7 @@ def _over_spread(n, causal, t, j, lo, hi, goal, high, supply, demand, into, up, 
     total = np.int64(0)
     for step in range(hi - lo):
         k = hi - U1 - step
-        if total >= goal:
+        if total >= goal or held[WORK] <= 0:
             break
         if k == t or k == j:
             continue
@@ -355,7 +364,7 @@ def _over_gather(n, causal, t, j, lo, hi, goal, l3, supply, demand, into, up, do
     """The same at the other end: tokens that can still hand something to j take it in where j gathers."""
     total = np.int64(0)
     for q in range(lo, hi):
-        if total >= goal:
+        if total >= goal or held[WORK] <= 0:
             break
         if q == t or q == j:
             continue
@@ -387,7 +396,7 @@ def _overloaded(n, t, j, lo, hi, x, u, chain, supply, into, up):
 
 
 def relay(
-    n, causal, t, x, u, above, d, l1, l2, l3, below, mid, high, chain, upper, lower, begin, stride,
+    n, causal, t, x, u, above, d, l1, l2, l3, below, mid, high, chain, upper, lower, begin, stride, work,
     supply, demand, into, up, down, wanting, spent, last, log, held, reads,
 ):  # fmt: skip
     """Lower bounds of the flows from output t to every ``stride``-th input from ``begin`` on, in place in ``lower``.
@@ -396,7 +405,8 @@ def relay(
     [3, n] its row in the three tiers below it, ``above`` [3] its budgets; ``d`` [n, n] is the lowest step transposed,
     ``l1 l2 l3`` [n, n] the tiers above it transposed, ``below`` [n, 3] the budgets of each input; ``mid`` [n, n] is the
     block between, ``high`` [n, n] the block in which t spreads, ``chain`` [n] the narrowest of each token's own edges.
-    ``causal``: no token looks at a later one. ``spent`` must be zero and is so again.
+    ``causal``: no token looks at a later one. ``work`` is how many edges between tokens are looked at for one input, a
+    few more at most, before it is left as it is. ``spent`` must be zero and is so again.
     """
     final = t if causal else n
     for j in range(begin, final, stride):
@@ -410,6 +420,7 @@ def relay(
         for k in range(n):
             last[k] = -1
         last[n] = 0
+        held[WORK] = np.int64(work)
         goal = upper[j]
         if COUNTING:
             reads[HOPS] += np.uint64(5) * (hi - lo)

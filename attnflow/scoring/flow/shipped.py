@@ -20,8 +20,11 @@ from pathlib import Path
 
 from attnflow.scoring.flow.counting import COUNTING
 
-SOURCES = ("waves.py", "kernels.py", "relay_kernel.py", "paths_kernel.py", "workspace.py", "counting.py")
-NAMES = ("columns", "relay", "paths")
+SOURCES = (
+    *("waves.py", "kernels.py", "relay_kernel.py", "paths_kernel.py", "reroute_kernel.py", "rounding_kernel.py"),
+    *("workspace.py", "counting.py"),
+)
+NAMES = ("columns", "relay", "paths", "reroute", "rounding")
 _FOLDER = Path(__file__).parent / "llvm"
 
 

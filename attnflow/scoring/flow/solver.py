@@ -29,7 +29,7 @@ from attnflow.scoring.flow.integers import (
 from attnflow.scoring.flow.relay import relayable, relayed
 from attnflow.scoring.flow.search import RELAY, Codes, Found, finish, run
 
-CLOSED, BOUND, CUT, THEOREM, HUB, THIN, DRAWN, WIDE, FAILED = 1, 2, 3, 4, 5, 7, 8, 9, -1
+CLOSED, BOUND, CUT, THEOREM, HUB, THIN, DRAWN, WIDE, FEW, FAILED = 1, 2, 3, 4, 5, 7, 8, 9, 10, -1
 PROOFS = {
     CLOSED: "closed form",
     BOUND: "flow that meets a bound",
@@ -39,6 +39,7 @@ PROOFS = {
     RELAY: "relay bound",
     THIN: "flow in a thinned network, within the tolerance",
     DRAWN: "drawn flow, within the tolerance",
+    FEW: "flow and cut among few edges, within the tolerance",
     WIDE: "bounds that are farther apart than the tolerance",
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.scoring.flow.thin import Small
+from attnflow.scoring.flow.thin import MOST, Small
 
 
 class Sparse:
@@ -36,9 +36,13 @@ class Sparse:
         self.place = place[:count]
         self._space = [np.empty(nodes + 1, np.int32) for _ in range(4)]
         self._into = self.place[np.asarray(tails) == nodes - 1]
-        self.left: Small = np.zeros(
-            len(self._into), np.int32
-        )  # what the edges into the last node had left in the last flow
+
+    def near_sink(self) -> npt.NDArray[np.bool_]:
+        """Which nodes can still reach the sink of the last flow, ``[nodes]``, if no larger flow was there.
+
+        This is the sink's side of a minimum cut, the smallest that there is.
+        """
+        return self._space[0][: self.nodes] < MOST
 
     @staticmethod
     def bytes_for(edges: int) -> int:
@@ -50,11 +54,13 @@ class Sparse:
 
         ``last`` are other capacities for the edges into the last node, in the order in which these were given.
         """
-        from attnflow.scoring.flow import compiled
-
         room = self.given.copy()
         if last is not None:
             room[self._into] = last
-        value = compiled.paths(source, sink, enough, self.first, self.to, self.pair, room, self._space)
-        self.left = room[self._into]
-        return value
+        return self.more(source, sink, enough, room)
+
+    def more(self, source: int, sink: int, enough: int, room: Small, flows: int = 0) -> int:
+        """The size of a flow that begins with one of size ``flows``, which has left ``room`` on each edge."""
+        from attnflow.scoring.flow import compiled
+
+        return compiled.paths(source, sink, enough, self.first, self.to, self.pair, room, self._space, flows)

@@ -8,6 +8,8 @@ import numpy as np
 
 from attnflow.scoring.flow.counting import PLACES
 
+ENDLESS = 2**62
+"""So much work that it never ends for that reason."""
 SLOW = 12
 """Searches that a cut must have taken before its preflow is worth keeping for the next source."""
 

@@ -54,6 +54,15 @@ def test_works_where_nothing_can_be_cached(tmp_path):
     assert run(FLOW, tmp_path / "file" / "below").stdout == "1.0\n"
 
 
+def test_each_kernel_is_given_as_many_arguments_as_it_takes():
+    from attnflow.scoring.flow.kernels import KERNELS
+
+    # One too few, and the last would be passed as a 32-bit number.
+    assert {n: len(given) for n, given in compiled._arguments().items()} == {
+        name: len(signature.args) for name, (_, signature) in KERNELS.items()
+    }
+
+
 def test_the_kernel_takes_only_the_arrays_it_knows():
     caps, rows, sinks = np.ones((2, 3, 3), np.int64), np.full((2, 3), 3), np.zeros(1, np.uint64)
     order, wanted = np.tile(np.arange(3, dtype=np.uint64), (1, 3, 1)), np.array([-1, -1, 0])
