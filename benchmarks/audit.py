@@ -142,11 +142,11 @@ class Part:
             path = self.folder / f"{experiment}.json"
             finding = kept(path)
             if finding is None:
-                start = time.perf_counter()
+                start, busy = time.perf_counter(), time.process_time()
                 finding = getattr(self, f"_{experiment}")(found)
-                spent = time.perf_counter() - start
-                keep(path, finding, spent)
-                finding = replace(finding, settings={**finding.settings, "seconds": spent})
+                spent, busy = time.perf_counter() - start, time.process_time() - busy
+                keep(path, finding, spent, busy)
+                finding = replace(finding, settings={**finding.settings, "seconds": spent, "processor seconds": busy})
                 print(f"{self.name} {experiment} {spent:.0f} s: {finding.verdict}", flush=True)
             found[experiment] = finding
         return found

@@ -55,13 +55,15 @@ PUBLISHED: dict[str, dict[tuple[str, str, str], str]] = {
 }  # fmt: skip
 VECTORS = {"lstm": "GloVe", "random": "at random"}
 TVD = "mean TVD"
+DURATIONS = ("seconds", "processor seconds")
 COLUMNS = ["model", "data", "experiment", "quantity", "statistic", "value", "published"]
 
 
-def keep(path: Path, finding: Finding, seconds: float) -> None:
-    """Write a finding, without its figure, whole or not at all."""
+def keep(path: Path, finding: Finding, seconds: float, busy: float) -> None:
+    """Write a finding, without its figure, whole or not at all; what it took by the clock and of the processor."""
     state = {
         "experiment": finding.experiment, "verdict": finding.verdict, "limits": finding.limits, "seconds": seconds,
+        "processor seconds": busy,
         "settings": finding.settings, "table": finding.table.to_json(orient="split"),
         "records": finding.records.to_json(orient="split"), "tests": dict(finding.tests),
     }  # fmt: skip
@@ -78,7 +80,7 @@ def kept(path: Path) -> Finding | None:
     table, records = (pd.read_json(StringIO(state[name]), orient="split", dtype=False) for name in ("table", "records"))
     return Finding(
         state["experiment"], table, records, state["verdict"], tuple(state["limits"]),
-        {**state["settings"], "seconds": state["seconds"]}, tests=state.get("tests", {}),
+        state["settings"] | {name: state[name] for name in DURATIONS if name in state}, tests=state.get("tests", {}),
     )  # fmt: skip
 
 
@@ -210,14 +212,14 @@ def write(page: Path, name: str, found: dict[str, Finding], data: Data, folder: 
         pd.DataFrame(verdicts, columns=["model", "data", "experiment", "verdict"]),
     )
     seconds = [
-        [kind, set_, experiment, f"{finding.settings['seconds']:.0f}"]
+        [kind, set_, experiment, *(round(finding.settings[name]) for name in DURATIONS)]
         for experiment, finding in found.items()
-        if "seconds" in finding.settings
+        if set(DURATIONS) <= set(finding.settings)
     ]
     more = {
         "records": records_of(name, found),
         "tests": tests_of(name, found),
-        "seconds": pd.DataFrame(seconds, columns=["model", "data", "experiment", "seconds"]),
+        "seconds": pd.DataFrame(seconds, columns=["model", "data", "experiment", *DURATIONS]),
     }
     for file, rows in more.items():
         if len(rows):

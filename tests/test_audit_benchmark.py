@@ -106,7 +106,7 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     table = pd.DataFrame({"attention": ["trained", "uniform"], "F1": [0.5, 0.25], "accuracy": [0.75, 0.5]})
     claim = {"uniform: trained against uniform attention": 0.01}
     found = Finding("uniform", table, pd.DataFrame({"a": [1]}), "So so.", ("One.",), {"seed": 0}, tests=claim)
-    page.keep(tmp_path / "uniform.json", found, 1.5)
+    page.keep(tmp_path / "uniform.json", found, 1.5, 1.2)
     again = page.kept(tmp_path / "uniform.json")
     assert again.table.equals(table) and again.settings["seconds"] == 1.5 and again.tests == claim
     assert page.kept(tmp_path / "seeds.json") is None
@@ -121,7 +121,7 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     assert text.count("](images/debate.svg)") == 1
     assert rows.count("lstm,sst,uniform,uniform,F1,0.250,0.822") == 1 and "guide" not in rows
     kept = {name: (tmp_path / "data" / f"debate-{name}.csv").read_text() for name in ("verdicts", "tests", "seconds")}
-    assert "lstm,sst,uniform,So so." in kept["verdicts"] and "lstm,sst,uniform,2" in kept["seconds"]
+    assert "lstm,sst,uniform,So so." in kept["verdicts"] and "lstm,sst,uniform,2,1" in kept["seconds"]
     assert "lstm,sst,uniform,trained against uniform attention,exact McNemar,0.250,0.01" in kept["tests"]
     assert "| BiLSTM, SST: trained attention is better than uniform | exact McNemar | +0.25 | 0.01 | 0.01 |" in text
 
