@@ -263,7 +263,9 @@ def draw(page: Path) -> None:
         shown["imposters"] = imposter_table(found)
     tests = page.parent / "data" / "debate-tests.csv"
     if tests.is_file():
-        shown["tests"] = test_table(pd.read_csv(tests))
+        made = corrected(pd.read_csv(tests))
+        shown["tests"] = test_table(made)
+        made.to_csv(tests, index=False, float_format="%.2g")
     for key, text in shown.items():
         old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
         if f"<!-- {key} -->" not in old:
@@ -373,9 +375,9 @@ def corrected(tests: pd.DataFrame) -> pd.DataFrame:
     return tests.assign(corrected=holm(tests["p"])).sort_values("p", kind="stable", ignore_index=True)
 
 
-def test_table(tests: pd.DataFrame) -> str:
-    """The claims that hold once all tests are corrected together."""
-    made = corrected(tests)
+def test_table(made: pd.DataFrame) -> str:
+    """How many tests hold once all are corrected together, and what these say."""
+    held = made[made["corrected"] < LEVEL]
     rows = [
         [
             _claim(row),
@@ -384,9 +386,10 @@ def test_table(tests: pd.DataFrame) -> str:
             f"{row['p']:.1g}",
             f"{row['corrected']:.1g}",
         ]
-        for row in made[made["corrected"] < LEVEL].to_dict("records")
+        for row in held.to_dict("records")
     ]
-    return markdown(["claim", "test", "size", "p", "corrected"], rows)
+    said = f"Of {len(made)} tests {len(held)} hold after Holm's correction for all of them together."
+    return said + "\n\n" + markdown(["claim", "test", "size", "p", "corrected"], rows)
 
 
 def _claim(row: dict[str, Any]) -> str:

@@ -117,7 +117,7 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
         page.write(target, "lstm-sst", {"uniform": again}, made, tmp_path)
     text, rows = target.read_text(), (tmp_path / "data" / "debate.csv").read_text()
     assert "| BiLSTM, SST | 0.500 / 0.250 |" in text and (tmp_path / "images" / "debate.svg").is_file()
-    assert text.startswith("# Page") and "below" in text and "old" not in text
+    assert text.startswith("# Page") and "below" in text and "\nold" not in text
     assert text.count("](images/debate.svg)") == 1
     assert rows.count("lstm,sst,uniform,uniform,F1,0.250,0.822") == 1 and "guide" not in rows
     kept = {name: (tmp_path / "data" / f"debate-{name}.csv").read_text() for name in ("verdicts", "tests", "seconds")}
@@ -144,8 +144,11 @@ def test_all_tests_of_the_page_are_corrected_together(load):
     assert made["size"].tolist() == ["-0.100", "0.100", "0.200", "-1.000"]
     assert made["test"].tolist() == ["Wilcoxon, 5 seeds"] * 3 + ["Spearman"]
     tests = made.assign(p=made["p"].astype(float), size=made["size"].astype(float))
-    assert page.corrected(tests)["corrected"].tolist() == pytest.approx([0.004, 0.03, 0.04, 0.5])
-    assert [line.split(" | ")[0] for line in page.test_table(tests).splitlines()[2:]] == [
+    tests = page.corrected(tests)
+    assert tests["corrected"].tolist() == pytest.approx([0.004, 0.03, 0.04, 0.5])
+    said, _, *lines = page.test_table(tests).splitlines()
+    assert said == "Of 4 tests 3 hold after Holm's correction for all of them together."
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
         "| transformer, SST: raw guides worse than uniform",
         "| transformer, SST: the larger the largest weight, the less shuffling changes",
         "| transformer, SST: flow guides better than raw",
