@@ -265,7 +265,7 @@ def draw(page: Path) -> None:
     if tests.is_file():
         made = corrected(pd.read_csv(tests))
         shown["tests"] = test_table(made)
-        made.to_csv(tests, index=False, float_format="%.2g")
+        made.assign(corrected=made["corrected"].map("{:.2g}".format)).to_csv(tests, index=False)
     for key, text in shown.items():
         old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
         if f"<!-- {key} -->" not in old:
