@@ -459,7 +459,7 @@ def spreads(records: pd.DataFrame) -> Any:
             row[1].scatter(of["permutation"]["at"], of["permutation"]["value"], s=8, color="#0072b2", alpha=0.6)
         if "seeds" in of:
             _violins(row[2], of["seeds"])
-        row[0].set(title=f"{title}: rank correlation per text", xlabel="Kendall τ", ylabel="texts")
+        row[0].set(title=f"{title}:\nrank correlation per text", xlabel="Kendall τ", ylabel="texts")
         row[1].set(title="Shuffled attention", xlabel="largest weight", ylabel="median change (TVD)")
         row[2].set(title="Attention of other seeds", xlabel="seed", ylabel="JSD per text")
         for panel, experiment in zip(row, RECORDS, strict=True):
