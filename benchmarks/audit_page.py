@@ -19,6 +19,7 @@ from report import insert, markdown, save
 
 from attnflow.audit import Finding
 from attnflow.audit.imposter import FAR, SEEDS, judged
+from attnflow.significance import LEVEL, holm
 
 MODELS = {"lstm": "BiLSTM", "random": "BiLSTM, vectors at random", "transformer": "transformer", "minilm": "MiniLM"}
 # Jain & Wallace 2019: Table 2 (class 0 / class 1) and, behind it, the later figures in their repository (all classes).
@@ -54,15 +55,17 @@ PUBLISHED: dict[str, dict[tuple[str, str, str], str]] = {
 }  # fmt: skip
 VECTORS = {"lstm": "GloVe", "random": "at random"}
 TVD = "mean TVD"
+DURATIONS = ("seconds", "processor seconds")
 COLUMNS = ["model", "data", "experiment", "quantity", "statistic", "value", "published"]
 
 
-def keep(path: Path, finding: Finding, seconds: float) -> None:
-    """Write a finding, without its figure, whole or not at all."""
+def keep(path: Path, finding: Finding, seconds: float, busy: float) -> None:
+    """Write a finding, without its figure, whole or not at all; what it took by the clock and of the processor."""
     state = {
         "experiment": finding.experiment, "verdict": finding.verdict, "limits": finding.limits, "seconds": seconds,
+        "processor seconds": busy,
         "settings": finding.settings, "table": finding.table.to_json(orient="split"),
-        "records": finding.records.to_json(orient="split"),
+        "records": finding.records.to_json(orient="split"), "tests": dict(finding.tests),
     }  # fmt: skip
     part = path.with_suffix(".part")
     part.write_text(json.dumps(state, default=_plain), encoding="utf-8")
@@ -77,7 +80,7 @@ def kept(path: Path) -> Finding | None:
     table, records = (pd.read_json(StringIO(state[name]), orient="split", dtype=False) for name in ("table", "records"))
     return Finding(
         state["experiment"], table, records, state["verdict"], tuple(state["limits"]),
-        {**state["settings"], "seconds": state["seconds"]},
+        state["settings"] | {name: state[name] for name in DURATIONS if name in state}, tests=state.get("tests", {}),
     )  # fmt: skip
 
 
@@ -115,6 +118,8 @@ def numbers(experiment: str, finding: Finding) -> Iterator[Number]:
         for row in table.to_dict("records"):
             yield row["guide"], "F1", row["F1"]
             yield row["guide"], "accuracy", row["accuracy"]
+            if "F1 std" in row:
+                yield row["guide"], "std of F1 over seeds", row["F1 std"]
     elif experiment == "imposter":
         for row in table[table["model"] == "imposter"].to_dict("records"):
             for statistic, column in (("F1", "F1"), ("TVD, scalar", "TVD scalar"), ("TVD", "TVD"), ("JSD", "JSD")):
@@ -136,6 +141,28 @@ def rows_of(name: str, found: dict[str, Finding], data: Data) -> pd.DataFrame:
             printed = published.pop((experiment_, quantity, statistic))
             rows.append([kind, set_, experiment, quantity, statistic, None, printed])
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def tests_of(name: str, found: dict[str, Finding]) -> pd.DataFrame:
+    """One row per test of a finding: what it compares, the size of what it found, and its p-value, uncorrected.
+
+    The size is a difference of accuracy, or of the permutations Spearman's ρ.
+    """
+    kind, set_ = name.split("-")
+    rows: list[list[object]] = []
+    for experiment, finding in found.items():
+        for claim, p in finding.tests.items():
+            compared = claim.split(": ")[1]
+            if experiment == "permutation":
+                size, how = finding.records["max_attention"].corr(finding.records["change"], "spearman"), "Spearman"
+            elif experiment == "uniform":
+                first, second = finding.table["accuracy"]
+                size, how = first - second, "exact McNemar"
+            else:
+                one, two = (finding.table.set_index("guide")["accuracy"][n] for n in compared.split(" against "))
+                size, how = one - two, f"Wilcoxon, {finding.records['seed'].nunique()} seeds"
+            rows.append([kind, set_, experiment, compared, how, f"{size:.3f}", f"{p:.2g}"])
+    return pd.DataFrame(rows, columns=["model", "data", "experiment", "claim", "test", "size", "p"])
 
 
 RECORDS = ("correlation", "permutation", "seeds")
@@ -184,8 +211,19 @@ def write(page: Path, name: str, found: dict[str, Finding], data: Data, folder: 
         page.parent / "data" / "debate-verdicts.csv",
         pd.DataFrame(verdicts, columns=["model", "data", "experiment", "verdict"]),
     )
-    if len(records := records_of(name, found)):
-        _replace(page.parent / "data" / "debate-records.csv", records)
+    seconds = [
+        [kind, set_, experiment, *(round(finding.settings[name]) for name in DURATIONS)]
+        for experiment, finding in found.items()
+        if set(DURATIONS) <= set(finding.settings)
+    ]
+    more = {
+        "records": records_of(name, found),
+        "tests": tests_of(name, found),
+        "seconds": pd.DataFrame(seconds, columns=["model", "data", "experiment", *DURATIONS]),
+    }
+    for file, rows in more.items():
+        if len(rows):
+            _replace(page.parent / "data" / f"debate-{file}.csv", rows)
     picture = folder / "imposter.svg"
     if picture.is_file() and "imposter" in found:
         images = page.parent / "images"
@@ -223,6 +261,11 @@ def draw(page: Path) -> None:
         shown["vectors"] = vector_table(found)
     if "imposter" in set(found["experiment"]):
         shown["imposters"] = imposter_table(found)
+    tests = page.parent / "data" / "debate-tests.csv"
+    if tests.is_file():
+        made = corrected(pd.read_csv(tests))
+        shown["tests"] = test_table(made)
+        made.assign(corrected=made["corrected"].map("{:.2g}".format)).to_csv(tests, index=False)
     for key, text in shown.items():
         old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
         if f"<!-- {key} -->" not in old:
@@ -327,6 +370,39 @@ def imposter_table(found: pd.DataFrame) -> str:
     return markdown(["model, data", "λ", "JSD", "TVD", "TVD at λ = 0", "TVD of other seeds", "a cost"], lines)
 
 
+def corrected(tests: pd.DataFrame) -> pd.DataFrame:
+    """The recorded tests with p-values corrected by Holm for all of them together, the smallest first."""
+    return tests.assign(corrected=holm(tests["p"])).sort_values("p", kind="stable", ignore_index=True)
+
+
+def test_table(made: pd.DataFrame) -> str:
+    """How many tests hold once all are corrected together, and what these say."""
+    held = made[made["corrected"] < LEVEL]
+    rows = [
+        [
+            _claim(row),
+            row["test"],
+            f"{row['size']:+.3g}".replace("-", "−"),
+            f"{row['p']:.1g}",
+            f"{row['corrected']:.1g}",
+        ]
+        for row in held.to_dict("records")
+    ]
+    said = f"Of {len(made)} tests {len(held)} hold after Holm's correction for all of them together."
+    return said + "\n\n" + markdown(["claim", "test", "size", "p", "corrected"], rows)
+
+
+def _claim(row: dict[str, Any]) -> str:
+    """What a test says, in words."""
+    title, more = f"{MODELS[row['model']]}, {TITLES[row['data']]}", row["size"] > 0
+    if row["experiment"] == "permutation":
+        return f"{title}: the larger the largest weight, the {'more' if more else 'less'} shuffling changes"
+    one, two = row["claim"].split(" against ")
+    if row["experiment"] == "uniform":
+        return f"{title}: {one} attention is {'better' if more else 'worse'} than uniform"
+    return f"{title}: {one} guides {'better' if more else 'worse'} than {two}"
+
+
 def _number(value: float) -> str:
     return "" if value != value else f"{value:.3f}"
 
@@ -383,7 +459,7 @@ def spreads(records: pd.DataFrame) -> Any:
             row[1].scatter(of["permutation"]["at"], of["permutation"]["value"], s=8, color="#0072b2", alpha=0.6)
         if "seeds" in of:
             _violins(row[2], of["seeds"])
-        row[0].set(title=f"{title}: rank correlation per text", xlabel="Kendall τ", ylabel="texts")
+        row[0].set(title=f"{title}:\nrank correlation per text", xlabel="Kendall τ", ylabel="texts")
         row[1].set(title="Shuffled attention", xlabel="largest weight", ylabel="median change (TVD)")
         row[2].set(title="Attention of other seeds", xlabel="seed", ylabel="JSD per text")
         for panel, experiment in zip(row, RECORDS, strict=True):

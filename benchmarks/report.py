@@ -50,7 +50,10 @@ def _told(argument: str) -> str:
 
 def duration() -> str:
     """How long this process has run."""
-    took = time.monotonic() - _START
+    return _told_time(time.monotonic() - _START)
+
+
+def _told_time(took: float) -> str:
     return f"{took:.0f} s" if took < 600 else f"{took / 60:.0f} min"
 
 
@@ -69,10 +72,14 @@ def made(command: str = "", packages: Sequence[str] = PACKAGES) -> str:
 
 
 def record_run(path: Path) -> None:
-    """Add this run to a CSV file: a page that several runs made has one line for each."""
+    """Add this run to a CSV file: a page that several runs made has one line for each.
+
+    Beside the duration stands the time of the processor, which pauses and other work do not make longer.
+    """
     if stays(path):
         return
-    row = [f"{datetime.now(UTC):%Y-%m-%d}", given_command(), duration(), versions(), f"{os.cpu_count()} cores"]
+    took = f"{duration()} ({_told_time(time.process_time())} of a processor)"
+    row = [f"{datetime.now(UTC):%Y-%m-%d}", given_command(), took, versions(), f"{os.cpu_count()} cores"]
     fresh = not path.is_file()
     with path.open("a", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")

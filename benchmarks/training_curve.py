@@ -33,6 +33,7 @@ LEADING = tuple(next(v for v in tables.VARIANTS if v.table == table) for table i
 NAME = "reproduction-training"
 COLOURS = {"raw": "#0072b2", "rollout": "#d55e00", "flow": "#009e73"}
 STYLES = ("-", "--", ":", "-.")
+NAMES = {"seed1": "seed 1", "seed2": "seed 2", "authors": "authors' recipe"}
 
 
 def checkpoints(run: Path) -> list[tuple[int, Path]]:
@@ -68,7 +69,7 @@ def curves(frame: pd.DataFrame) -> Any:
     """A panel for each table: the correlation at the last layer by sentences seen, the paper's values as thin lines."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
     panels = figure.subplots(1, len(tables_page.TABLES), sharey=True)
     paper = {(r["table"], r["method"], r["layer"]): r["mean"] for r in tables.published()}
     for panel, (table, against) in zip(panels, tables_page.TABLES.items(), strict=True):
@@ -76,7 +77,8 @@ def curves(frame: pd.DataFrame) -> Any:
         for style, (run, of_run) in zip(STYLES, rows.groupby("run", sort=False), strict=False):
             for method, part in of_run.groupby("method", sort=False):
                 x, colour = part["sentences"] / 1e6, COLOURS[str(method)]
-                panel.plot(x, part["mean"], style, color=colour, marker="o", markersize=3, label=f"{method}, {run}")
+                label = f"{method}, {NAMES.get(str(run), run)}"
+                panel.plot(x, part["mean"], style, color=colour, marker="o", markersize=3, label=label)
                 low, high = part["mean"] - part["half_width"], part["mean"] + part["half_width"]
                 panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         for method, colour in COLOURS.items():
@@ -85,7 +87,8 @@ def curves(frame: pd.DataFrame) -> Any:
         panel.set(title=against, xlabel="million training sentences seen")
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("Spearman correlation,\nlast layer")
-    panels[0].legend(frameon=False, fontsize="small")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize="small")
     return figure
 
 

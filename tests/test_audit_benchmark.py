@@ -103,11 +103,12 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     from attnflow.audit import Finding
 
     page, data = load("audit_page"), load("audit_data")
-    table = pd.DataFrame({"attention": ["trained", "uniform"], "F1": [0.5, 0.25]})
-    found = Finding("uniform", table, pd.DataFrame({"a": [1]}), "So so.", ("One.",), {"seed": 0})
-    page.keep(tmp_path / "uniform.json", found, 1.5)
+    table = pd.DataFrame({"attention": ["trained", "uniform"], "F1": [0.5, 0.25], "accuracy": [0.75, 0.5]})
+    claim = {"uniform: trained against uniform attention": 0.01}
+    found = Finding("uniform", table, pd.DataFrame({"a": [1]}), "So so.", ("One.",), {"seed": 0}, tests=claim)
+    page.keep(tmp_path / "uniform.json", found, 1.5, 1.2)
     again = page.kept(tmp_path / "uniform.json")
-    assert again.table.equals(table) and again.settings["seconds"] == 1.5
+    assert again.table.equals(table) and again.settings["seconds"] == 1.5 and again.tests == claim
     assert page.kept(tmp_path / "seeds.json") is None
     made = data.read("sst", None, data.Sizes(4, 2, 2))
     target = tmp_path / "debate.md"
@@ -116,10 +117,42 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
         page.write(target, "lstm-sst", {"uniform": again}, made, tmp_path)
     text, rows = target.read_text(), (tmp_path / "data" / "debate.csv").read_text()
     assert "| BiLSTM, SST | 0.500 / 0.250 |" in text and (tmp_path / "images" / "debate.svg").is_file()
-    assert text.startswith("# Page") and "below" in text and "old" not in text
+    assert text.startswith("# Page") and "below" in text and "\nold" not in text
     assert text.count("](images/debate.svg)") == 1
     assert rows.count("lstm,sst,uniform,uniform,F1,0.250,0.822") == 1 and "guide" not in rows
-    assert "lstm,sst,uniform,So so." in (tmp_path / "data" / "debate-verdicts.csv").read_text()
+    kept = {name: (tmp_path / "data" / f"debate-{name}.csv").read_text() for name in ("verdicts", "tests", "seconds")}
+    assert "lstm,sst,uniform,So so." in kept["verdicts"] and "lstm,sst,uniform,2,1" in kept["seconds"]
+    assert "lstm,sst,uniform,trained against uniform attention,exact McNemar,0.25,0.01,0.01" in kept["tests"]
+    assert "| BiLSTM, SST: trained attention is better than uniform | exact McNemar | +0.25 | 0.01 | 0.01 |" in text
+
+
+def test_all_tests_of_the_page_are_corrected_together(load):
+    import pandas as pd
+
+    from attnflow.audit import Finding
+
+    page = load("audit_page")
+    guides = pd.DataFrame({"guide": ["uniform", "raw", "flow"], "accuracy": [0.8, 0.7, 0.9]})
+    seeds = pd.DataFrame({"seed": [0, 1, 2, 3, 4]})
+    peaks = pd.DataFrame({"max_attention": [0.1, 0.2, 0.3], "change": [0.3, 0.2, 0.1]})
+    p = {"guide: raw against uniform": 0.001, "guide: flow against uniform": 0.5, "guide: flow against raw": 0.02}
+    found = {
+        "guide": Finding("guide", guides, seeds, "", (), tests=p),
+        "permutation": Finding("p", peaks, peaks, "", (), tests={"permutation: largest weight and change": 0.01}),
+    }
+    made = page.tests_of("transformer-sst", found)
+    assert made["size"].tolist() == ["-0.100", "0.100", "0.200", "-1.000"]
+    assert made["test"].tolist() == ["Wilcoxon, 5 seeds"] * 3 + ["Spearman"]
+    tests = made.assign(p=made["p"].astype(float), size=made["size"].astype(float))
+    tests = page.corrected(tests)
+    assert tests["corrected"].tolist() == pytest.approx([0.004, 0.03, 0.04, 0.5])
+    said, _, *lines = page.test_table(tests).splitlines()
+    assert said == "Of 4 tests 3 hold after Holm's correction for all of them together."
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        "| transformer, SST: raw guides worse than uniform",
+        "| transformer, SST: the larger the largest weight, the less shuffling changes",
+        "| transformer, SST: flow guides better than raw",
+    ]
 
 
 def test_recorded_imposters_are_judged_beside_their_controls(load, tmp_path):
@@ -220,7 +253,7 @@ def test_the_docs_page_is_drawn_from_its_csv_file(load, tmp_path):
     bench.main(["--redraw", "--page", str(tmp_path / "debate.md")])
     assert (tmp_path / "debate.md").read_text() == (docs / "debate.md").read_text()
     recorded = load("audit_page").read(docs)
-    assert set(recorded["model"] + "-" + recorded["data"]) == set(bench.PARTS) - {"random-agnews"}  # not yet recorded
+    assert set(recorded["model"] + "-" + recorded["data"]) == set(bench.PARTS)
     with pytest.raises(SystemExit):
         bench.main(["--work", "somewhere"])
     with pytest.raises(SystemExit):
