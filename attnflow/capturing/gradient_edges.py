@@ -106,10 +106,12 @@ def _twins(one: Record, other: Record) -> bool:
     mine, theirs = one.mixture, other.mixture
     if mine is None or theirs is None or one.site is not other.site:
         return False
-    if (one.call.run, one.call.entry) != (other.call.run, other.call.entry) or mine.query.shape != theirs.query.shape:
+    if (one.call.run, one.call.entry) != (other.call.run, other.call.entry):
         return False
-    alike = torch.equal(mine.query, theirs.query) and torch.equal(mine.key, theirs.key)
-    return alike and mine.mask is theirs.mask and mine.scaling == theirs.scaling
+    pairs = ((mine.query, theirs.query), (mine.key, theirs.key), (mine.mask, theirs.mask))
+    return mine.scaling == theirs.scaling and all(
+        a is b or (a is not None and b is not None and a.shape == b.shape and torch.equal(a, b)) for a, b in pairs
+    )
 
 
 def _fill(record: Record, gradient: torch.Tensor | None, reduction: Reduction, block: int | None) -> None:

@@ -56,7 +56,7 @@ class Call:
         layer: its layer number.
         kind: "self" or "cross".
         tower: path of the list of layers that it is in.
-        run: how many times the model had been run before, in this session.
+        run: how many times the model had been run before, since the capture began.
         entry: how many times this module had been entered before, in this run.
         part: how many calls this module had made before, in this entry.
         origin: in cross-attention between members of one batch, whose states the keys of each member are.
