@@ -124,15 +124,26 @@ def test_weights_of_an_onnx_file(load, tmp_path):
 def test_the_learning_rate_rises_falls_and_starts_again(load):
     train = load("train_verb_number")
     assert [train.rate(step, 100, 2.0) for step in (1, 4, 52, 100)] == [0.5, 2.0, 1.0, 0.0]
-    # 10 steps, then 20, then 40: half a cosine each.
-    assert [round(train.restarts(step, 10, 2.0), 6) for step in (0, 5, 10, 20, 30, 50)] == [
-        2.0,
-        1.0,
-        2.0,
-        1.0,
-        2.0,
-        1.0,
-    ]
+    # 10 steps, then 20, then 40: half a cosine each, from a peak that is 0.9 of the one before.
+    found = [train.restarts(step, 10, 2.0, least=0.0) for step in (0, 5, 10, 20, 30, 50)]
+    assert found == pytest.approx([2.0, 1.0, 1.8, 0.9, 1.62, 0.81])
+    assert train.restarts(10**9 - 1, 10**9, 2.0) == pytest.approx(2.0 * 1e-3)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.6])
+def test_dropout_keeps_the_mean_and_draws_from_torchs_generator(load, p):
+    dropout = load("train_verb_number").dropout
+    x = torch.full((7, 10_001), 3.0, requires_grad=True)
+    torch.manual_seed(0)
+    first, second = dropout(x, p), dropout(x, p)
+    torch.manual_seed(0)
+    assert torch.equal(dropout(x, p), first) and not torch.equal(first, second)
+    kept = first != 0
+    assert kept.float().mean().item() == pytest.approx(1 - p, abs=0.01)
+    assert torch.allclose(first[kept], torch.tensor(3.0 / (1 - p)))
+    first.sum().backward()
+    assert torch.equal(x.grad != 0, kept)
+    assert dropout(x, p, training=False) is x and dropout(x, 0.0) is x
 
 
 def test_the_authors_recipe_stands_for_options_that_are_not_given(load):
@@ -145,8 +156,26 @@ def test_the_authors_recipe_stands_for_options_that_are_not_given(load):
     model = train.VerbNumberModel(train.VerbNumberConfig(n_layer=1, n_embd=8, n_head=2, vocab_size=8))
     adam, adamw = train.optimiser_of(model, theirs), train.optimiser_of(model, ours)
     # Σw² in the loss, 1e-4 times: its gradient is 2e-4 w.
-    assert type(adam) is torch.optim.Adam and adam.param_groups[0]["weight_decay"] == 2e-4
+    assert type(adam) is torch.optim.Adam and [g["weight_decay"] for g in adam.param_groups] == [2e-4, 0]
+    names = {id(p): name for name, p in model.named_parameters()}
+    held, free = ({names[id(p)] for p in group["params"]} for group in adam.param_groups)
+    norms = {f"{norm}.{kind}" for norm in ("h.0.ln_1", "h.0.ln_2", "ln_f", "score") for kind in ("weight", "bias")}
+    assert free == norms and held == set(names.values()) - norms
     assert type(adamw) is torch.optim.AdamW and adamw.param_groups[0]["weight_decay"] == 0.01
+
+
+def test_gradients_are_clipped_together_or_each_by_itself(load):
+    train = load("train_verb_number")
+
+    def lengths(recipe):
+        model = train.VerbNumberModel(train.VerbNumberConfig(n_layer=1, n_embd=8, n_head=2, vocab_size=8))
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        train.clip(model, recipe)
+        return torch.stack([p.grad.norm() for p in model.parameters()])
+
+    assert lengths("ours").norm().item() == pytest.approx(1.0, abs=1e-4)
+    assert torch.allclose(lengths("authors"), torch.ones(()), atol=1e-4)
 
 
 @pytest.mark.slow
