@@ -164,6 +164,32 @@ def test_the_authors_recipe_stands_for_options_that_are_not_given(load):
     assert type(adamw) is torch.optim.AdamW and adamw.param_groups[0]["weight_decay"] == 0.01
 
 
+def test_the_authors_recipe_lets_the_model_see_its_padding(load, monkeypatch, tmp_path):
+    train = load("train_verb_number")
+    ours, theirs = (train.options_of(["--out", "x", "--recipe", name, "--batch", "4"]) for name in ("ours", "authors"))
+    assert (ours.padding, theirs.padding) == ("masked", "seen")
+    assert train.options_of(["--out", "x", "--recipe", "authors", "--padding", "masked"]).padding == "masked"
+    lengths = [5, 40] * 400
+    alike, mixed = (train.batches(lengths, options, np.random.default_rng(0)) for options in (ours, theirs))
+    for order in (alike, mixed):
+        assert sorted(np.concatenate(order)) == list(range(800)) and {len(chosen) for chosen in order} == {4}
+    apart = [np.mean([len({lengths[i] for i in chosen}) > 1 for chosen in order]) for order in (alike, mixed)]
+    assert apart[0] < 0.05 and apart[1] == pytest.approx(1 - 2 * 0.5**4, abs=0.1)
+    masks, forward = set(), train.VerbNumberModel.forward
+
+    def seen(self, ids, mask=None, **rest):
+        if self.training:
+            masks.add(mask is None)
+        return forward(self, ids, mask, **rest)
+
+    monkeypatch.setattr(train.VerbNumberModel, "forward", seen)
+    for padding, expected in (("masked", {False}), ("seen", {True})):
+        masks.clear()
+        train.main(["--quick", "--out", str(tmp_path / padding), "--padding", padding, "--threads", "1"])
+        assert masks == expected
+    assert json.loads((tmp_path / "seen" / "training.json").read_text())["padding"] == "seen"
+
+
 def test_gradients_are_clipped_together_or_each_by_itself(load):
     train = load("train_verb_number")
 
