@@ -164,6 +164,25 @@ def test_the_authors_recipe_stands_for_options_that_are_not_given(load):
     assert type(adamw) is torch.optim.AdamW and adamw.param_groups[0]["weight_decay"] == 0.01
 
 
+def test_the_authors_recipe_begins_with_wider_weights_in_its_blocks(load):
+    train = load("train_verb_number")
+
+    def spread(recipe):
+        torch.manual_seed(0)
+        model = train.VerbNumberModel(train.VerbNumberConfig(n_layer=1))
+        train.begin(model, recipe)
+        return dict(model.named_parameters())
+
+    ours, theirs = spread("ours"), spread("authors")
+    for name, p in theirs.items():
+        if p.dim() == 2:
+            # A normal distribution cut at two deviations keeps 0.88 of its deviation.
+            assert p.abs().max() <= 0.1 and p.std().item() == pytest.approx(0.88 * 0.05, rel=0.12)
+        else:
+            assert torch.equal(p, ours[name])
+    assert ours["h.0.attn.c_attn.weight"].std().item() == pytest.approx(0.02, rel=0.02)
+
+
 def test_the_authors_recipe_lets_the_model_see_its_padding(load, monkeypatch, tmp_path):
     train = load("train_verb_number")
     ours, theirs = (train.options_of(["--out", "x", "--recipe", name, "--batch", "4"]) for name in ("ours", "authors"))
