@@ -5,14 +5,14 @@
     python benchmarks/tables.py --redraw
 
 Each --model is a verb-number model that benchmarks/train_verb_number.py trained; it goes by the seed in its
-training.json (default: the model inside the package, seed 0). --data holds test.tsv.gz (hard: three quarters have
-attractors) and valid.tsv.gz (natural), and the correlations are computed on both. Each --sst2 is a classifier that
-benchmarks/train_sst2.py trained, for Table 3; it goes by the name of its folder. Every model's correlations are kept in
---work, so a run that was stopped goes on. ``--add`` keeps the recorded numbers of models that are not named, so that
-one can be added at a time. Without --data the sentences are those of the package's own grammar, and the docs stay as
-they are. ``--quick`` uses 20 sentences and writes nothing. ``--depth`` measures alone how many flows are saturated by
-depth, on models of 6 to 30 layers. ``--redraw`` computes nothing: it draws the figures and the short table from the
-recorded CSV files.
+training.json, or as "authors' recipe" (default: the model inside the package, seed 0). --data holds test.tsv.gz (hard:
+three quarters have attractors) and valid.tsv.gz (natural), and the correlations are computed on both. Each --sst2 is a
+classifier that benchmarks/train_sst2.py trained, for Table 3; it goes by the name of its folder. Every model's
+correlations are kept in --work, so a run that was stopped goes on. ``--add`` keeps the recorded numbers of models that
+are not named, so that one can be added at a time. Without --data the sentences are those of the package's own grammar,
+and the docs stay as they are. ``--quick`` uses 20 sentences and writes nothing. ``--depth`` measures alone how many
+flows are saturated by depth, on models of 6 to 30 layers. ``--redraw`` computes nothing: it draws the figures and the
+short table from the recorded CSV files.
 
 The gradient of Tables 2 and 3 is measured by its size, Σ|g| or ‖g‖₂. The paper's |Σg| is zero up to rounding error
 where a norm stands behind the embeddings; it is computed as a demonstration, with |Σg| / Σ|g| of every sentence.
@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tables_page
+import tables_rows
 import torch
 from report import FOLDER, record_run
 from rich.progress import track
@@ -223,7 +224,7 @@ def records(
 def with_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     """The records with the mean over the seeds and their standard deviation, where there are several."""
     own = frame[frame["model"] != tables_page.SEEDS]
-    of_seeds = own[own["model"].str.match(r"seed \d+$")]
+    of_seeds = own[tables_page.of_seeds(own["model"])]
     keys = ["table", "set", "variant", "method", "layer"]
     over = of_seeds.groupby(keys, sort=False)["mean"].agg(["mean", "std", "count"]).reset_index()
     several = over[over["count"] > 1].drop(columns="count").assign(model=tables_page.SEEDS)
@@ -253,11 +254,18 @@ def published() -> Iterator[dict[str, Any]]:
                     yield same | {"layer": layer, "mean": mean, "std": std}
 
 
-def seed_of(folder: Path | None) -> str:
-    """The name of a verb-number model: its seed; the one inside the package has 0."""
-    facts = None if folder is None else folder / "training.json"
-    seed = json.loads(facts.read_text())["seed"] if facts is not None and facts.is_file() else 0
-    return f"seed {seed}"
+def name_of(folder: Path | None) -> str:
+    """The name of a verb-number model: its seed, or the authors' recipe; the one inside the package has seed 0.
+
+    What it says of itself stands in its folder, or for a model that was kept on the way in the folder above.
+    """
+    if folder is None:
+        return "seed 0"
+    found = [path for path in (folder / "training.json", folder.parent / "training.json") if path.is_file()]
+    if not found:
+        return folder.name
+    facts = json.loads(found[0].read_text())
+    return tables_page.AUTHORS if facts.get("recipe") == "authors" else f"seed {facts['seed']}"
 
 
 Loaded = list[tuple[Any, Any]]
@@ -268,7 +276,7 @@ def verb_records(
     models: list[Path | None], loaded: Loaded, source: Path | None, count: int, work: Path | None
 ) -> tuple[Rows, Rows]:
     """Tables 1 and 2 on every set of sentences, and how much of the gradient is left in its sum."""
-    names = [seed_of(folder) for folder in models]
+    names = [name_of(folder) for folder in models]
     found, noise = [], []
     for part in ("grammar",) if source is None else ("test", "valid"):
         examples, runs = sentences(source, part, count), []
@@ -373,7 +381,7 @@ def compute(options: argparse.Namespace) -> tables_page.Frames:
     count, work = (20, None) if options.quick else (options.count, options.work)
     loaded = [verb_number.load(folder) for folder in models]
     found, noise = verb_records(models, loaded, options.data, count, work)
-    accuracy = list(accuracy_records([seed_of(folder) for folder in models], loaded, options.data, count))
+    accuracy = list(accuracy_records([name_of(folder) for folder in models], loaded, options.data, count))
     if options.sst2:
         parts = zip((found, accuracy, noise), sst2_records(options.sst2, options.sst2_data, count, work), strict=True)
         found, accuracy, noise = (own + more for own, more in parts)
@@ -390,6 +398,12 @@ COLUMNS = ["table", "set", "variant", "model", "method", "layer", "mean", "std",
 def frame_of(found: list[dict[str, Any]]) -> pd.DataFrame:
     """The records as a table; what a record does not say is missing."""
     return pd.DataFrame(found, columns=COLUMNS).convert_dtypes()
+
+
+def draw(docs: Path) -> None:
+    """The figures and the tables of the page, from the CSV files."""
+    tables_page.draw(docs)
+    tables_rows.draw(docs)
 
 
 def main(arguments: list[str] | None = None) -> str:
@@ -411,10 +425,10 @@ def main(arguments: list[str] | None = None) -> str:
     for frame in frames[1:]:
         print(frame.to_string(index=False))
     if options.redraw:
-        tables_page.draw(options.docs)
+        draw(options.docs)
     elif options.data is not None and not options.quick:
         tables_page.write(options.docs, frames)
-        tables_page.draw(options.docs)
+        draw(options.docs)
         record_run(options.docs / "data" / tables_page.RUNS)
         if options.figures:
             figures((options.model or [None])[0], options.docs / "images")

@@ -5,6 +5,8 @@ The figure and the table are drawn from the CSV files alone, so that they can be
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pandas as pd
 from report import insert, markdown, save, stays
 
 METHODS = ("raw", "rollout", "flow")
-PAPER, SEEDS = "paper", "seeds"
+PAPER, SEEDS, AUTHORS = "paper", "seeds", "authors' recipe"
 RUNS = "reproduction-runs.csv"
 # The tables that the figure and the short table show, with what attention is compared with.
 TABLES = {"Table 1": "blank-out", "Table 2": "Σ abs(gradient)"}
@@ -62,6 +64,15 @@ def draw(docs: Path) -> None:
     if "sst2" in set(correlations["set"]):
         save(sentiment_curves(correlations), docs / "images" / "reproduction-sentiment.svg")
         insert(docs / "reproduction.md", "sentiment", sentiment_table(correlations))
+
+
+def of_seeds(models: Iterable[str]) -> list[bool]:
+    """Which of the models are seeds of our own training, whose mean and spread are shown.
+
+    >>> of_seeds(["seed 0", "seeds", "paper", "authors' recipe"])
+    [True, False, False, False]
+    """
+    return [re.fullmatch(r"seed \d+", str(model)) is not None for model in models]
 
 
 def by_attractors(accuracy: pd.DataFrame) -> Any:
@@ -143,10 +154,15 @@ def _curves(panel: Any, correlations: pd.DataFrame, table: str, method: str) -> 
     paper = of_method[of_method["model"] == PAPER]
     panel.plot(paper["layer"], paper["mean"], "k--", label="paper")
     for name in sets:
-        ours = of_method[(of_method["set"] == name) & (of_method["model"] != SEEDS)].groupby("layer")["mean"]
+        own = of_method[of_method["set"] == name]
+        ours = own[of_seeds(own["model"])].groupby("layer")["mean"]
         colour = COLOURS[name]
         panel.plot(ours.mean(), color=colour, marker="o", markersize=3, label=SETS[name])
         panel.fill_between(ours.mean().index, ours.min(), ours.max(), color=colour, alpha=0.2, linewidth=0)
+    theirs = of_method[(of_method["model"] == AUTHORS) & (of_method["set"] == "valid")]
+    if len(theirs):
+        label = f"natural sentences, {AUTHORS}"
+        panel.plot(theirs["layer"], theirs["mean"], color=SHADES[2], marker="s", markersize=3, label=label)
     panel.axhline(0, color="0.8", linewidth=0.8, zorder=0)
     panel.set_xticks(sorted(set(of_method["layer"])))
     panel.spines[["top", "right"]].set_visible(False)
@@ -210,8 +226,11 @@ def short_table(correlations: pd.DataFrame) -> str:
                 found = rows[(rows["method"] == method) & (rows["layer"] == layer)]
                 paper = found[found["model"] == PAPER]["mean"]
                 ours = (_of_seeds(found[found["set"] == name], *paper) for name in sets)
-                lines.append([TABLES[table], method, layer, *(f"{mean:.2f}" for mean in paper), *ours])
-    return markdown(["compared with", "method", "layer", "paper", *(SETS[name] for name in sets)], lines)
+                theirs = found[(found["model"] == AUTHORS) & (found["set"] == "valid")]["mean"]
+                cells = [*(f"{mean:.2f}" for mean in paper), *ours, *(f"{mean:.2f}" for mean in theirs)]
+                lines.append([TABLES[table], method, layer, *(cell.replace("-", "−") for cell in cells)])
+    more = [f"natural sentences, {AUTHORS}"] if AUTHORS in set(correlations["model"]) else []
+    return markdown(["compared with", "method", "layer", "paper", *(SETS[name] for name in sets), *more], lines)
 
 
 def _of_seeds(rows: pd.DataFrame, paper: float = float("nan")) -> str:
@@ -219,7 +238,7 @@ def _of_seeds(rows: pd.DataFrame, paper: float = float("nan")) -> str:
 
     Two seeds have no spread to measure by, so both are given; of one seed its mean.
     """
-    means = sorted(rows[rows["model"] != SEEDS]["mean"])
+    means = sorted(rows[of_seeds(rows["model"])]["mean"])
     if len(means) < 3:
         return " and ".join(f"{mean:.2f}" for mean in means)
     mean, spread = (float(rows[rows["model"] == SEEDS][name].iloc[0]) for name in ("mean", "std"))

@@ -22,7 +22,7 @@ DOCS = FOLDER.parent / "docs"
 def load(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module
-    for name in ("tables", "tables_page", "report", "probe_models"):
+    for name in ("tables", "tables_page", "tables_rows", "report", "probe_models"):
         sys.modules.pop(name, None)
 
 
@@ -57,6 +57,37 @@ def test_cells_tell_the_distance_in_spreads(load):
     assert page._of_seeds(rows, 0.71) == "0.60 ± 0.05 (−2.2)"
     assert page._of_seeds(rows[1:], 0.71) == "0.55 and 0.60"  # two seeds have no spread
     assert page._of_seeds(rows[:1], 0.71) == "0.65"
+
+
+def test_the_authors_recipe_is_shown_beside_the_seeds_and_is_none_of_them(load):
+    page = load("tables_page")
+    means = {"seed 0": 0.5, "seed 1": 0.7, page.AUTHORS: -0.1}
+    places = [(method, layer) for method in page.METHODS for layer in (0, 5)]
+    rows = [["Table 1", "valid", "lead", name, *place, mean] for name, mean in means.items() for place in places]
+    rows += [["Table 1", None, None, page.PAPER, *place, 0.3] for place in places]
+    frame = pd.DataFrame(rows, columns=["table", "set", "variant", "model", "method", "layer", "mean"])
+    lines = page.short_table(frame).splitlines()
+    assert lines[0].endswith("| paper | natural sentences | natural sentences, authors' recipe |")
+    assert "| blank-out | rollout | 5 | 0.30 | 0.50 and 0.70 | −0.10 |" in lines
+    paper, ours, theirs, _ = page.layer_curves(frame).axes[1].lines
+    assert list(paper.get_ydata()) == [0.3, 0.3] and list(theirs.get_ydata()) == [-0.1, -0.1]
+    assert list(ours.get_ydata()) == pytest.approx([0.6, 0.6])
+
+
+def test_the_table_of_trainings_has_four_models_of_each(load):
+    rows = load("tables_rows")
+    frame = pd.DataFrame(
+        [[run, seen, seen / 1000, table, method, layer, layer / 10 if method != "flow" else np.nan]
+         for run, every in (("authors", (0, 10, 20, 30, 40)), ("own", (0, 7))) for seen in every
+         for table in ("Table 1", "Table 2") for method in ("raw", "rollout", "flow") for layer in (0, 5)],
+        columns=["run", "sentences", "accuracy", "table", "method", "layer", "mean"],
+    )  # fmt: skip
+    lines = rows.training_table(frame).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == [
+        "| authors' recipe, 0", "| authors' recipe, 10", "| authors' recipe, 20", "| authors' recipe, 40",
+        "| own, 0", "| own, 7",
+    ]  # fmt: skip
+    assert lines[3] == "| authors' recipe, 10 | 0.010 | 0.00 | 0.50 | – | 0.00 | 0.50 | – |"
 
 
 def test_table_3_is_shown_for_every_classifier(load):
@@ -138,7 +169,14 @@ def test_a_model_is_added_to_those_that_are_recorded(load, tmp_path):
         ["a", 3],
     ]
     (tmp_path / "training.json").write_text('{"seed": 7}')
-    assert (tables.seed_of(None), tables.seed_of(tmp_path)) == ("seed 0", "seed 7")
+    assert (tables.name_of(None), tables.name_of(tmp_path)) == ("seed 0", "seed 7")
+    kept = tmp_path / "step-000010"
+    kept.mkdir()
+    assert tables.name_of(kept) == "seed 7"
+    (kept / "training.json").write_text('{"seed": 0, "recipe": "authors"}')
+    assert tables.name_of(kept) == "authors' recipe"
+    alone = tmp_path.parent / "alone"  # nothing is known of it, so it takes no recorded model's place
+    assert tables.name_of(alone / "own") == "own"
 
 
 def test_the_sum_of_the_gradient_is_rounding_error_and_its_size_is_not(load):

@@ -7,9 +7,11 @@ import gzip
 import importlib
 import json
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -27,6 +29,7 @@ def load(monkeypatch):
         "training_curve",
         "tables",
         "tables_page",
+        "tables_rows",
         "weights",
     ):
         sys.modules.pop(name, None)
@@ -232,10 +235,38 @@ def test_models_are_kept_on_the_way_and_measured(load, tmp_path, capsys):
     curve = load("training_curve")
     assert [seen for seen, _ in curve.checkpoints(out)] == [0, 640, 1280, 1920]
     frame = curve.main(["--quick", "--run", str(out)])
-    assert len(frame) == 4 * 2 * 3 and set(frame["layer"]) == {1} and frame["mean"].between(-1, 1).all()
+    # Four models of two layers: two references by three methods, and how uneven raw attention is.
+    assert len(frame) == 4 * 2 * (2 * 3 + 1) and set(frame["layer"]) == {0, 1} and frame["mean"].between(-1, 1).all()
+    apart = frame.loc[frame["table"] == curve.UNEVEN, "mean"]
+    assert len(apart) == 8 and apart.between(0, 1).all() and apart.nunique() > 4
+    assert [seen for seen, _ in curve.checkpoints(out, [10, 30])] == [640, 1920]
     left, right = curve.curves(frame).axes
-    rollout = frame[(frame["table"] == "Table 2") & (frame["method"] == "rollout")]
+    rollout = frame[(frame["table"] == "Table 2") & (frame["method"] == "rollout") & (frame["layer"] == 1)]
     assert rollout["mean"].tolist() in [list(line.get_ydata()) for line in right.lines] and len(left.lines) >= 3
+
+
+def test_how_uneven_a_row_is_by_hand(load, monkeypatch):
+    curve = load("training_curve")
+    rows = {"even": [[0.25] * 4, [1.0, 0, 0, 0]], "two": [[0.5, 0.5], [0.75, 0.25]]}
+    monkeypatch.setattr(curve, "capture", lambda model, tokenizer, text: text)
+    monkeypatch.setattr(curve, "raw", lambda text, position: types.SimpleNamespace(scores=np.array(rows[text])))
+    assert curve.uneven(None, None, [("even", 0), ("two", 1)]).tolist() == [[0.0, 0.75], [0.0, 0.25]]
+
+
+def test_curves_by_layer_are_darker_the_later(load):
+    curve = load("training_curve")
+    frame = pd.DataFrame(
+        [["authors", at, 0.5, table, method, layer, at / 1000 + layer / 10, 0.01, 9]
+         for at in (0, 100, 200) for table in ("Table 1", "Table 2") for method in ("raw", "rollout", "flow")
+         for layer in range(6)],
+        columns=["run", "sentences", "accuracy", "table", "method", "layer", "mean", "half_width", "n"],
+    )  # fmt: skip
+    panels = curve.layer_curves(frame, "authors").axes
+    assert len(panels) == 6
+    early, late, paper, _ = panels[0].lines  # the untrained model is left out
+    assert list(early.get_ydata())[:2] == pytest.approx([0.1, 0.2]) and paper.get_linestyle() == "--"
+    assert late.get_ydata().max() == pytest.approx(0.7) and paper.get_ydata().max() == 0.69
+    assert sum(late.get_color()[:3]) < sum(early.get_color()[:3])
 
 
 def test_a_run_without_kept_models_says_how_to_keep_them(load, tmp_path):
