@@ -54,7 +54,7 @@ PUBLISHED: dict[str, dict[tuple[str, str, str], str]] = {
     },
 }  # fmt: skip
 VECTORS = {"lstm": "GloVe", "random": "at random"}
-TVD = "mean TVD"
+TVD, JSD = "mean TVD", "mean JSD"
 DURATIONS = ("seconds", "processor seconds")
 COLUMNS = ["model", "data", "experiment", "quantity", "statistic", "value", "published"]
 
@@ -111,6 +111,10 @@ def numbers(experiment: str, finding: Finding) -> Iterator[Number]:
         per_seed = records.groupby("seed")["jsd"].mean()
         yield "other seeds", "lowest JSD", per_seed.min()
         yield "other seeds", "highest JSD", per_seed.max()
+        yield "other seeds", JSD, records["jsd"].mean()
+        yield "uniform weights", JSD, records.drop_duplicates("instance")["uniform"].mean()
+        # The base model is one of the seeds.
+        yield "all seeds", "std of F1", table["F1"].std()
         if "tvd" in records:
             yield "other seeds", TVD, records["tvd"].mean()
     elif experiment == "guide":
@@ -136,7 +140,7 @@ def rows_of(name: str, found: dict[str, Finding], data: Data) -> pd.DataFrame:
     for experiment, finding in found.items():
         for quantity, statistic, value in numbers(experiment, finding):
             printed = published.pop((experiment, quantity, statistic), None)
-            rows.append([kind, set_, experiment, quantity, statistic, f"{value:.3f}", printed])
+            rows.append([kind, set_, experiment, quantity, statistic, f"{value:.4f}", printed])
         for experiment_, quantity, statistic in [key for key in published if key[0] == experiment]:
             printed = published.pop((experiment_, quantity, statistic))
             rows.append([kind, set_, experiment, quantity, statistic, None, printed])
@@ -261,11 +265,14 @@ def draw(page: Path) -> None:
         shown["vectors"] = vector_table(found)
     if "imposter" in set(found["experiment"]):
         shown["imposters"] = imposter_table(found)
+    if "guide" in set(found.loc[found["model"] == "transformer", "experiment"]):
+        shown["guides"] = guide_table(found)
     tests = page.parent / "data" / "debate-tests.csv"
     if tests.is_file():
         made = corrected(pd.read_csv(tests))
         shown["tests"] = test_table(made)
         made.assign(corrected=made["corrected"].map("{:.2g}".format)).to_csv(tests, index=False)
+        holding(page.parent / "data" / "debate-verdicts.csv", made)
     for key, text in shown.items():
         old = page.read_text(encoding="utf-8") if page.is_file() else "# The debate\n"
         if f"<!-- {key} -->" not in old:
@@ -282,6 +289,19 @@ def judge(path: Path, found: pd.DataFrame) -> None:
         if part.penalties and own.any():
             verdicts.loc[own, "verdict"] = judged(imposters(part))
     verdicts.to_csv(path, index=False)
+
+
+def holding(path: Path, tests: pd.DataFrame) -> None:
+    """Beside every verdict, what its tests say once all tests of the page are corrected together."""
+    verdicts, key = pd.read_csv(path), ["model", "data", "experiment"]
+    said = tests.assign(said=[_holds(row) for row in tests.to_dict("records")]).groupby(key)["said"].agg("; ".join)
+    place = verdicts[key].itertuples(index=False, name=None)
+    verdicts.assign(corrected=[said.get(of, "") for of in place]).to_csv(path, index=False)
+
+
+def _holds(row: dict[str, Any]) -> str:
+    """A test with its corrected p-value, and whether it holds."""
+    return f"{row['claim']}: {'holds' if row['corrected'] < LEVEL else 'is not shown'} (p = {row['corrected']:.2g})"
 
 
 class Part:
@@ -310,6 +330,10 @@ def _parts(found: pd.DataFrame) -> list[Part]:
     return [Part(*key, rows) for key, rows in found.groupby(["model", "data"], sort=False)]
 
 
+GUIDES = {
+    "uniform": "uniform", "own trained": "its own", "raw": "raw attention, last layer", "rollout": "rollout",
+    "flow": "flow",
+}  # fmt: skip
 CONTROLS = (("imposter", "λ 0", "TVD"), ("seeds", "other seeds", TVD))
 RAW_LENGTH = "attention – ‖gradient‖, raw"
 RAW_GRADIENT, RAW_LOO, BOTH = "attention – gradient, raw", "attention – leave-one-out, raw", "gradient – leave-one-out"
@@ -331,10 +355,47 @@ def _cells(part: Part) -> dict[str, str]:
 
 
 def short_table(found: pd.DataFrame) -> str:
-    """One row for each model."""
-    parts = {part.title: _cells(part) for part in _parts(found)}
-    head = list(next(iter(parts.values())))[:-1]  # guides have a table of their own
-    return markdown(["model, data", *head], [[title, *(cells[h] for h in head)] for title, cells in parts.items()])
+    """One row for each model: the rank correlations, and all else in units of what seeds differ by."""
+    parts = {part.title: _in_spreads(part) for part in _parts(found)}
+    head = list(next(iter(parts.values())))
+    return markdown(["model, data", *head], [[title, *cells.values()] for title, cells in parts.items()])
+
+
+def _in_spreads(part: Part) -> dict[str, str]:
+    """A number for every experiment, by the head of its column; "×" is a multiple of what other seeds differ by."""
+    trained, uniform = (part.value("uniform", name, "F1") for name in ("trained", "uniform"))
+    apart, predicted = (part.value("seeds", "other seeds", name) for name in (JSD, TVD))
+    far = _best(imposters(part))
+    ratios = {
+        "uniform weights, JSD": part.value("seeds", "uniform weights", JSD) / apart,
+        "adversary, JSD": part.value("adversary", "furthest weights", JSD) / apart,
+        "shuffled, TVD": part.value("permutation", "change of the output", "median TVD") / predicted,
+        "imposter, TVD": float("nan") if far is None else far["TVD"] / predicted,
+    }
+    names = {"τ gradient": RAW_GRADIENT, "τ ‖gradient‖": RAW_LENGTH, "τ leave-one-out": RAW_LOO}
+    taus = {title: _number(part.value("correlation", name, "mean τ")) for title, name in names.items()}
+    worth = (trained - uniform) / part.value("seeds", "all seeds", "std of F1")
+    return (
+        taus
+        | {"F1, trained − uniform": "" if worth != worth else f"{worth:+.1f} sd".replace("-", "−")}
+        | {title: "" if ratio != ratio else f"{ratio:.1f} ×" for title, ratio in ratios.items()}
+    )
+
+
+def guide_table(found: pd.DataFrame) -> str:
+    """F1 of the token-wise model under every guide from the transformers: mean ± standard deviation of its seeds."""
+    parts = {TITLES[data]: Part("transformer", data, rows) for data, rows in _of(found, "transformer")}
+
+    def cell(part: Part, guide: str) -> str:
+        mean, spread = (part.value("guide", guide, name) for name in ("F1", "std of F1 over seeds"))
+        return _number(mean) if spread != spread else f"{mean:.3f} ± {spread:.3f}"
+
+    lines = [[title, *(cell(part, guide) for part in parts.values())] for guide, title in GUIDES.items()]
+    return markdown(["guide", *parts], lines)
+
+
+def _of(found: pd.DataFrame, model: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    yield from ((str(data), rows) for data, rows in found[found["model"] == model].groupby("data", sort=False))
 
 
 def vector_table(found: pd.DataFrame) -> str:
@@ -356,14 +417,21 @@ def imposters(part: Part) -> pd.DataFrame:
     return pd.DataFrame(rows + [{"model": SEEDS, "λ": "nan", "TVD": seeds}] * (seeds == seeds))
 
 
+def _best(rows: pd.DataFrame) -> Any:
+    """Of the imposters that are far away the one that predicts most like the base, if there is one."""
+    tried = rows[rows["model"] == "imposter"]
+    far = tried[tried["JSD"] > FAR] if len(tried) else tried
+    return far.loc[far["TVD"].idxmin()] if len(far) else None
+
+
 def imposter_table(found: pd.DataFrame) -> str:
     """For every model the imposter that is far away and predicts most like the base, beside what needs no imposter."""
     lines = []
     for part in (part for part in _parts(found) if part.penalties):
         rows = imposters(part)
-        far = rows[(rows["model"] == "imposter") & (rows["JSD"] > FAR)]
-        if len(far):
-            best, controls = far.loc[far["TVD"].idxmin()], rows[(rows["λ"] == "0") | (rows["model"] == SEEDS)]["TVD"]
+        best = _best(rows)
+        if best is not None:
+            controls = rows[(rows["λ"] == "0") | (rows["model"] == SEEDS)]["TVD"]
             numbers = (best["JSD"], best["TVD"], *(part.value(*key) for key in CONTROLS))
             costs = "" if controls.isna().all() else "yes" if best["TVD"] > controls.max() else "no"
             lines.append([part.title, best["λ"], *map(_number, numbers), costs])

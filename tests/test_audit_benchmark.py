@@ -119,7 +119,7 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     assert "| BiLSTM, SST | 0.500 / 0.250 |" in text and (tmp_path / "images" / "debate.svg").is_file()
     assert text.startswith("# Page") and "below" in text and "\nold" not in text
     assert text.count("](images/debate.svg)") == 1
-    assert rows.count("lstm,sst,uniform,uniform,F1,0.250,0.822") == 1 and "guide" not in rows
+    assert rows.count("lstm,sst,uniform,uniform,F1,0.2500,0.822") == 1 and "guide" not in rows
     kept = {name: (tmp_path / "data" / f"debate-{name}.csv").read_text() for name in ("verdicts", "tests", "seconds")}
     assert "lstm,sst,uniform,So so." in kept["verdicts"] and "lstm,sst,uniform,2,1" in kept["seconds"]
     assert "lstm,sst,uniform,trained against uniform attention,exact McNemar,0.25,0.01,0.01" in kept["tests"]
@@ -185,6 +185,81 @@ def test_recorded_imposters_are_judged_beside_their_controls(load, tmp_path):
     assert seeds == "stays" and imdb.startswith("To attend elsewhere costs agreement")
 
 
+def test_the_short_table_is_in_units_of_what_seeds_differ_by(load):
+    import pandas as pd
+
+    page = load("audit_page")
+    given = [
+        ("correlation", page.RAW_GRADIENT, "mean τ", 0.3), ("correlation", page.RAW_LENGTH, "mean τ", 0.6),
+        ("uniform", "trained", "F1", 0.80), ("uniform", "uniform", "F1", 0.83),
+        ("seeds", "all seeds", "std of F1", 0.02),
+        ("seeds", "other seeds", "mean JSD", 0.05), ("seeds", "other seeds", "mean TVD", 0.04),
+        ("seeds", "uniform weights", "mean JSD", 0.2), ("adversary", "furthest weights", "mean JSD", 0.5),
+        ("permutation", "change of the output", "median TVD", 0.02),
+        ("imposter", "λ 0", "JSD", 0.1), ("imposter", "λ 0", "TVD", 0.01),
+        ("imposter", "λ 0.01", "JSD", 0.6), ("imposter", "λ 0.01", "TVD", 0.06),
+    ]  # fmt: skip
+    rows = [["lstm", "sst", *one, None] for one in given]
+    rows.append(["minilm", "sst", "correlation", page.RAW_LOO, "mean τ", 0.25, None])
+    head, _, bilstm, minilm = page.short_table(pd.DataFrame(rows, columns=page.COLUMNS)).splitlines()
+    assert head.split(" | ")[4:] == [
+        "F1, trained − uniform", "uniform weights, JSD", "adversary, JSD", "shuffled, TVD", "imposter, TVD |",
+    ]  # fmt: skip
+    assert bilstm == "| BiLSTM, SST | 0.300 | 0.600 |  | −1.5 sd | 4.0 × | 10.0 × | 0.5 × | 1.5 × |"
+    assert minilm == "| MiniLM, SST |  |  | 0.250 |  |  |  |  |  |"
+
+
+def test_seeds_give_what_the_units_are(load):
+    import pandas as pd
+
+    from attnflow.audit import Finding
+
+    page = load("audit_page")
+    records = pd.DataFrame(
+        {"instance": [0, 1, 0, 1], "seed": [1, 1, 2, 2], "uniform": [0.2, 0.4] * 2, "jsd": [0.1, 0.1, 0.2, 0.4],
+         "tvd": [0.0, 0.1, 0.2, 0.3]}
+    )  # fmt: skip
+    table = pd.DataFrame({"seed": ["0 (base)", "1", "2"], "F1": [0.8, 0.9, 0.7]})
+    found = {(a, b): c for a, b, c in page.numbers("seeds", Finding("seeds", table, records, "", ()))}
+    assert found == pytest.approx({
+        ("other seeds", "lowest JSD"): 0.1, ("other seeds", "highest JSD"): 0.3, ("other seeds", "mean JSD"): 0.2,
+        ("uniform weights", "mean JSD"): 0.3, ("all seeds", "std of F1"): 0.1, ("other seeds", "mean TVD"): 0.15,
+    })  # fmt: skip
+
+
+def test_guides_are_shown_with_their_spread(load):
+    import pandas as pd
+
+    page = load("audit_page")
+    rows = [
+        ["transformer", data, "guide", guide, statistic, value, None]
+        for data, more in (("sst", 0.0), ("imdb", 0.1)) for guide in page.GUIDES
+        for statistic, value in (("F1", 0.7 + more), ("std of F1 over seeds", 0.01))
+    ]  # fmt: skip
+    lines = page.guide_table(pd.DataFrame(rows, columns=page.COLUMNS)).splitlines()
+    assert lines[0] == "| guide | SST | IMDB |" and lines[-1] == "| flow | 0.700 ± 0.010 | 0.800 ± 0.010 |"
+
+
+def test_verdicts_stand_beside_what_holds_on_the_whole_page(load, tmp_path):
+    import pandas as pd
+
+    page = load("audit_page")
+    key = ["transformer", "sst", "guide"]
+    tests = pd.DataFrame(
+        [[*key, "raw against uniform", 0.15], [*key, "flow against raw", 0.03]],
+        columns=["model", "data", "experiment", "claim", "corrected"],
+    )
+    file = tmp_path / "verdicts.csv"
+    file.write_text("model,data,experiment,verdict\ntransformer,sst,guide,raw is worse\ntransformer,sst,seeds,near\n")
+    for _ in range(2):  # and once more over its own file
+        page.holding(file, tests)
+        found = pd.read_csv(file, keep_default_na=False)
+        assert found["verdict"].tolist() == ["raw is worse", "near"]
+        assert found["corrected"].tolist() == [
+            "raw against uniform: is not shown (p = 0.15); flow against raw: holds (p = 0.03)", "",
+        ]  # fmt: skip
+
+
 def test_the_spread_over_texts_is_kept_and_drawn(load, tmp_path):
     import pandas as pd
 
@@ -226,7 +301,7 @@ def test_a_new_run_replaces_its_own_rows_alone(load, tmp_path):
     changed = set(new) - set(old)
     assert changed == {
         "lstm,imdb,data,train,texts,4,", "lstm,imdb,data,valid,texts,2,", "lstm,imdb,data,test,texts,2,",
-        "lstm,imdb,uniform,trained,F1,0.500,0.88 / 0.902", "lstm,imdb,uniform,uniform,F1,0.250,0.879",
+        "lstm,imdb,uniform,trained,F1,0.5000,0.88 / 0.902", "lstm,imdb,uniform,uniform,F1,0.2500,0.879",
     }  # fmt: skip
     assert len(new) == len(old)
 
