@@ -341,18 +341,25 @@ def saturation_records(small: bool = False) -> Iterator[dict[str, Any]]:
                 yield {"model": NAMES[key], "layers": len(shares), "layer": layer, "share": share}
 
 
+# By the name of its figure: a sentence of the paper, and the same with the word that the paper found to decide.
+EXAMPLES = {
+    "verb-number-article": ("the article on NNP large systems", "the articles on NNP large systems"),
+    "verb-number-female": ("here the NNS differ in that the female", "here the NNP differ in that the female"),
+}
+
+
 def figures(folder: Path | None, out: Path) -> None:
-    """The paper's layer × token heat-maps for its example sentences, from our model."""
+    """The paper's layer × token heat-maps for its example sentences, from our model, and what it predicts of them."""
     from attnflow.scoring.explain import explain
     from attnflow.views.plot import plot_all
 
     model, tokenizer = verb_number.load(folder)
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in {
-        "verb-number-article": "the article on NNP large systems",
-        "verb-number-female": "here the NNS differ in that the female",
-    }.items():
-        plot_all(explain(model, tokenizer, text, position="cls")).savefig(out / f"{name}.png", dpi=120)
+    for name, texts in EXAMPLES.items():
+        given, changed = (explain(model, tokenizer, text, position="cls") for text in texts)
+        for text, found in zip(texts, (given.prediction, changed.prediction), strict=True):
+            print(f"{text}: {found and f'{found.label} ({found.probability:.3f})'}")
+        plot_all(given).savefig(out / f"{name}.png", dpi=120)
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
