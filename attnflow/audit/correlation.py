@@ -260,7 +260,7 @@ def _line(rows: Sequence[Mapping[Any, Any]], significance: float) -> str:
     tau = ranked[0]["mean τ"]
     word = next(w for least, w in _WORDS if abs(tau) >= least)
     turned = "dis" if tau <= -_WORDS[-2][0] else ""
-    where = "" if side else f" of layer {first['layer']}"
+    where = "" if side else f" of layer {ranked[0]['layer']}"
     return f"{who}{where} {turned}{verb} {word} with {other} ({_figures(ranked[0], significance)})"
 
 

@@ -6,13 +6,14 @@ import sys
 from contextlib import nullcontext
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import kendalltau
 
 from attnflow import blankout, gradient, raw, rollout
 from attnflow.audit import correlation
-from attnflow.audit.correlation import BOTH, BOTH_LENGTH, GRADIENT, LENGTH, LOO, _line
+from attnflow.audit.correlation import BOTH, BOTH_LENGTH, GRADIENT, LENGTH, LOO, _line, _table, _verdict
 from attnflow.correlation import coefficients, kendall_p_values
 from attnflow.errors import AttnFlowError
 from tests import standin
@@ -144,6 +145,59 @@ def test_words_of_the_verdict():
     assert _line([{**row, "pair": BOTH, "mean τ": 0.5}], 0.05).startswith("gradients agree strongly with leave-one-out")
     both = _line([row, {**row, "layer": 4, "mean τ": -0.1}], 0.05)
     assert "most at layer 3 (mean τ 0.21" in both and "least at layer 4 (mean τ -0.10" in both
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (1.0, "agrees strongly"), (0.5, "agrees strongly"), (0.49, "agrees moderately"), (0.3, "agrees moderately"),
+        (0.29, "agrees weakly"), (0.1, "agrees weakly"), (0.09, "agrees hardly at all"), (0.0, "agrees hardly at all"),
+        (-0.09, "agrees hardly at all"), (-0.1, "disagrees weakly"), (-0.3, "disagrees moderately"),
+        (-0.5, "disagrees strongly"),
+    ],
+)  # fmt: skip
+def test_each_word_of_the_verdict_has_its_range(value, words):
+    row = {"pair": LOO, "method": "flow", "layer": 0, "mean τ": value, "significant": 0.0}
+    assert _line([row], 0.01).startswith(f"flow attention of layer 0 {words} with leave-one-out (mean τ {value:.2f},")
+
+
+def made_up(pair, taus, p_values, method="raw", layer=1, classes="a"):
+    columns = {"class": classes, "pair": pair, "method": method, "layer": layer, "tau": taus, "p": p_values}
+    return pd.DataFrame(columns)
+
+
+def test_a_verdict_on_made_up_records_of_known_answer():
+    nan = np.nan
+    records = pd.concat([
+        made_up(GRADIENT, [0.8, 0.4, 0.6, nan], [0.01, 0.2, 0.05, nan]),
+        made_up(LENGTH, [0.2, -0.3, 0.0, 0.1], [0.01, 0.04, 1.0, 0.9]),
+        made_up(LOO, [nan, nan, nan, nan], [nan] * 4),
+        made_up(BOTH, [-0.4, -0.4, -0.2, nan], [0.06, 0.07, 0.08, nan], "", -1),
+    ])  # fmt: skip
+    table = _table(records, 0.05)
+    assert table["n"].tolist() == [3, 4, 0, 3] and table["nan"].tolist() == [1, 0, 4, 1]
+    assert _verdict(table, 4, 0.05) == (
+        "Over 4 texts: raw attention of layer 1 agrees strongly with gradients (mean τ 0.60, p ≤ 0.05 for 67%); "
+        "raw attention of layer 1 agrees hardly at all with the length of gradients (mean τ 0.00, p ≤ 0.05 for 50%); "
+        "raw attention and leave-one-out cannot be compared; "
+        "gradients disagree moderately with leave-one-out (mean τ -0.33, p ≤ 0.05 for 0%). "
+        "Up to 4 of them have no τ, because a scoring ranked nothing."
+    )
+    whole = _verdict(_table(made_up(LOO, [0.3, 0.3], [0.5, 0.5]), 0.05), 2, 0.05)
+    assert "no τ" not in whole and whole.endswith("agrees moderately with leave-one-out (mean τ 0.30, p ≤ 0.05 for 0%).")
+
+
+def test_the_verdict_is_of_all_classes_together():
+    records = made_up(LOO, [0.9, 0.1, 0.2], [0.0, 0.5, 0.5], classes=["a", "b", "b"])
+    table = _table(records, 0.05)
+    assert table["class"].tolist() == ["a", "b", "all"] and table["mean τ"].tolist() == pytest.approx([0.9, 0.15, 0.4])
+    assert "agrees moderately with leave-one-out (mean τ 0.40, p ≤ 0.05 for 33%)" in _verdict(table, 3, 0.05)
+
+
+def test_of_several_layers_the_one_that_has_a_figure_is_named():
+    rows = [{"pair": LOO, "method": "raw", "layer": i, "mean τ": t, "significant": 0.5}
+            for i, t in ((0, np.nan), (1, 0.6), (2, np.nan))]  # fmt: skip
+    assert _line(rows, 0.05).startswith("raw attention of layer 1 agrees strongly with leave-one-out")
 
 
 @pytest.mark.parametrize("how", ["well", "error", "interrupt"])
