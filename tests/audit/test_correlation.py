@@ -13,10 +13,11 @@ from scipy.stats import kendalltau
 
 from attnflow import blankout, gradient, raw, rollout
 from attnflow.audit import correlation
-from attnflow.audit.correlation import BOTH, BOTH_LENGTH, GRADIENT, LENGTH, LOO, _line, _table, _verdict
+from attnflow.audit.correlation import BOTH, BOTH_LENGTH, GRADIENT, LENGTH, LOO, SHARE, _line, _table, _verdict
 from attnflow.correlation import coefficients, kendall_p_values
 from attnflow.errors import AttnFlowError
 from tests import standin
+from tests.audit import tiny
 from tests.audit.hand import HandModel, causal, classifier, masked, own, state
 
 TEXTS = ["the key to the cabinets is near", "the author of the books is on the table"]
@@ -261,3 +262,28 @@ def test_behind_a_norm_of_the_embeddings_a_words_product_is_minus_that_of_its_po
     one, two = (for_words * words).sum(-1), (for_rest * rest).sum(-1)
     torch.testing.assert_close(one, -two, atol=1e-3 * float(one.detach().abs().max()), rtol=0)
     assert float(for_words.norm(dim=-1).min()) > 0
+
+
+CAVEAT = "but the product of gradient and embedding is no measure of the words here"
+
+
+def test_behind_a_norm_the_finding_says_that_the_product_measures_no_words():
+    found = correlation(classifier(), standin.tokenizer(), TEXTS, methods="raw")
+    assert found.settings[SHARE] < 1e-5
+    lines = found.verdict.split("; ")
+    # Gradients with attention, their lengths, leave-one-out; gradients with leave-one-out, their lengths.
+    assert [CAVEAT in line for line in lines] == [True, False, False, True, False]
+    assert found.limits[0].startswith("The product of gradient and embedding is no measure of the words here")
+    assert f"(measured: |Σ g·x| is {found.settings[SHARE]:.0e} of Σ|g·x|" in found.limits[0]
+    assert found.limits[0].endswith("Take the length of the gradient.")
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gpt2", "llama", "hand"])
+def test_without_such_a_norm_nothing_is_said_against_the_product(kind):
+    torch.manual_seed(0)
+    hand = HandModel([0.0, 1.0, 2.0], [[1.0, 0], [0, 1], [2, 0]]) if kind == "hand" else None
+    model = hand or (tiny.lstm().eval() if kind == "lstm" else causal(kind))
+    found = correlation(model, None, [[1, 2, 0, 1]] if hand else [[5, 6, 7, 4, 3]], methods="raw")
+    # The values of the hand-made model are no vectors behind an embedding, so nothing is measured there.
+    assert np.isnan(found.settings[SHARE]) if hand else found.settings[SHARE] > 0.01
+    assert CAVEAT not in found.verdict and not any("no measure" in limit for limit in found.limits)
