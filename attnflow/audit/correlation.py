@@ -20,6 +20,7 @@ from attnflow.errors import CaptureError, SelectionError
 from attnflow.heads import Heads
 from attnflow.inputs.running import undisturbed
 from attnflow.numbers import real, truths
+from attnflow.scoring.gradient import SCALELESS, scale_share
 from attnflow.scoring.registry import MethodCall, Spec, calls, find, names
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ _SIDES = {
     BOTH: ("gradients", "leave-one-out"),
     BOTH_LENGTH: ("the lengths of gradients", "leave-one-out"),
 }
+# The pairs that a norm behind the embeddings leaves without a meaning.
+_PRODUCTS = (GRADIENT, BOTH)
+_CAVEAT = ", but the product of gradient and embedding is no measure of the words here: a norm ignores their scale"
+SHARE = "|Σ g·x| / Σ|g·x|"
 # The words of the verdict for |τ|; a convention of this library.
 _WORDS = ((0.5, "strongly"), (0.3, "moderately"), (0.1, "weakly"), (0.0, "hardly at all"))
 _LIMITS = (
@@ -86,8 +91,8 @@ def correlation(
     over the tokens of a text, and over the texts the mean τ and the share with p ≤ 0.05. ŷ is the probability of
     what the model predicted; τ-b and its p-value are scipy's. The length ‖∂ŷ/∂xₜ‖₂ stands beside gₜ because gₜ fails
     behind a norm of the embeddings: the norm ignores their scale, so that Σ_dim ∂ŷ/∂xₜ · xₜ of a word is minus that of
-    its position and type. :func:`attnflow.compare` is the same for other correlations, references and larger data,
-    without p-values.
+    its position and type. Whether a norm is there is measured on the first text, and the verdict and the limits say
+    it. :func:`attnflow.compare` is the same for other correlations, references and larger data, without p-values.
 
     Args:
         model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
@@ -130,21 +135,25 @@ def correlation(
     )  # fmt: skip
     asked = None if methods is None else calls("methods", methods, "attention")
     made: list[dict[str, Any]] = []
+    share = float("nan")
     with undisturbed(model) as module:
         for done, instance in enumerate(given.instances(module, tokenizer, head=False), 1):
             scorer = Scorer(instance.example, instance.goal, instance.row, heads=heads, batch_size=batch_size)
             scored = _scores(scorer, asked, layers)
             references = _references(module, scorer, detach_attention)
+            # A property of the model, not of the text: the first one shows it.
+            share = scale_share(instance.example, instance.goal) if done == 1 else share
             made += _records(instance, scored, *references, special_tokens)
             if progress is not None:
                 progress(done, len(given))
     records = pd.DataFrame(made)
     table = _table(records, significance)
-    return Finding(
-        "correlation", table, records, _verdict(table, len(given), significance), _LIMITS,
-        {**_settings(given, records, significance), "heads": heads, "detach_attention": detach_attention,
-         "special_tokens": special_tokens}, lambda ax: _draw(ax, records),
-    )  # fmt: skip
+    settings = {
+        **_settings(given, records, significance), "heads": heads, "detach_attention": detach_attention,
+        "special_tokens": special_tokens, SHARE: share,
+    }  # fmt: skip
+    verdict = _verdict(table, len(given), significance, scaleless=share < SCALELESS)
+    return Finding("correlation", table, records, verdict, _limits(share), settings, lambda ax: _draw(ax, records))
 
 
 def _scores(scorer: Scorer, asked: Sequence[MethodCall] | None, layers: Layers) -> dict[str, Scored]:
@@ -236,10 +245,25 @@ def _table(records: pd.DataFrame, significance: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _verdict(table: pd.DataFrame, count: int, significance: float) -> str:
+def _limits(share: float) -> tuple[str, ...]:
+    """Where a norm ignores the scale of the embeddings, what that makes of the product comes first."""
+    if not share < SCALELESS:
+        return _LIMITS
+    return (
+        "The product of gradient and embedding is no measure of the words here: a norm behind the embeddings ignores "
+        f"their scale (measured: |Σ g·x| is {share:.0e} of Σ|g·x|, for x of words, positions and types together), so a "
+        "word's product is minus that of its position and type. Take the length of the gradient.",
+        *_LIMITS,
+    )
+
+
+def _verdict(table: pd.DataFrame, count: int, significance: float, scaleless: bool = False) -> str:
     whole = table[table["class"] == "all"]
     parts = whole.groupby(["pair", "method"], sort=False)
-    said = [_line(part.to_dict("records"), significance) for _, part in parts]
+    said = [
+        _line(part.to_dict("records"), significance) + (_CAVEAT if scaleless and pair in _PRODUCTS else "")
+        for (pair, _), part in parts
+    ]
     lost = int(whole["nan"].max())
     note = f" Up to {lost} of them have no τ, because a scoring ranked nothing." if lost else ""
     return f"Over {count} texts: {'; '.join(said)}.{note}"
@@ -260,7 +284,7 @@ def _line(rows: Sequence[Mapping[Any, Any]], significance: float) -> str:
     tau = ranked[0]["mean τ"]
     word = next(w for least, w in _WORDS if abs(tau) >= least)
     turned = "dis" if tau <= -_WORDS[-2][0] else ""
-    where = "" if side else f" of layer {first['layer']}"
+    where = "" if side else f" of layer {ranked[0]['layer']}"
     return f"{who}{where} {turned}{verb} {word} with {other} ({_figures(ranked[0], significance)})"
 
 

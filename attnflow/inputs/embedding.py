@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from attnflow.errors import InputError, SelectionError
 from attnflow.inputs.limits import word_embeddings
-from attnflow.inputs.running import model_errors
+from attnflow.inputs.running import model_errors, parts_of
 from attnflow.numbers import word
 
 ROUTES = ("hook", "get_input_embeddings", "inputs_embeds")
@@ -72,6 +72,32 @@ class Embedder:
         with torch.no_grad(), _hooks(self.slots, note):
             run(model, inputs)
         return tuple(_straight(seen[i], s.turned) for i, s in enumerate(self.slots))
+
+    def sums(self, model: nn.Module, inputs: Mapping[str, Any]) -> tuple[Tensor | None, ...]:
+        """For each slot what the model goes on with: the embeddings and all that it adds to them (positions, types).
+
+        It is the input of the first module that is called behind the slot with a tensor of that shape; None where no
+        such module is called.
+        """
+        found: list[Tensor | None] = [None] * len(self.slots)
+        latest: list[tuple[int, torch.Size]] = []
+
+        def start(i: int, out: Tensor) -> None:
+            latest[:] = [(i, out.shape)]
+
+        def look(module: nn.Module, args: tuple[Any, ...]) -> None:
+            given = args[0] if args else None
+            if latest and isinstance(given, Tensor) and given.is_floating_point() and given.shape == latest[0][1]:
+                found[latest.pop()[0]] = given.detach().clone()
+
+        handles = [m.register_forward_pre_hook(look) for m in parts_of(model)]
+        try:
+            with torch.no_grad(), _hooks(self.slots, start):
+                run(model, inputs)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return tuple(x if x is None else _straight(x, s.turned) for x, s in zip(found, self.slots, strict=True))
 
     def vectors(self, slot: int, token: int) -> Tensor:
         """``[1, 1, dimensions]``: the embedding of one id."""

@@ -40,6 +40,9 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 CANCELLING = ("sum", "mean", "abs_of_sum", "paper")
 # Below this share of Σ|g|, Σg is what rounding left of a zero: float32 gives 1e-8, float64 2e-17.
 NOISE = 1e-6
+# Below this share of Σ|g·x|, Σ g·x is a zero: the small number that a norm adds to the variance leaves 1e-5 of it, and
+# dimensions that cancel by chance leave about one over the root of their number, seldom below 1e-2.
+SCALELESS = 1e-3
 # The share of F(x) − F(baseline) that scores along a path may miss without a word.
 FAR = 0.05
 BASELINES = ("zero", "pad", "mask", "unk")
@@ -197,6 +200,33 @@ def reductions_of(
         )
         for reduce in reduces
     }  # fmt: skip
+
+
+def scale_share(example: Example, goal: Goal) -> float:
+    """|Σ g·x| / Σ|g·x| for what the model makes of its embeddings: x is words, positions and types together.
+
+    Zero up to rounding where a norm behind the embeddings ignores the scale of x: what the product of gradient and
+    embedding gives to a word, it then takes from the word's position and type. NaN where x was not seen.
+
+    >>> from transformers import BertConfig, BertForSequenceClassification
+    >>> sizes = dict(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    >>> tiny = BertForSequenceClassification(BertConfig(**sizes)).eval()
+    >>> with undisturbed(tiny) as module:
+    ...     example = examples(module, None, [1, 5, 6, 2])[0][0]
+    ...     scale_share(example, example.goal(None, None, "logit")[0]) < SCALELESS
+    True
+    """
+    if example.patches is not None:
+        return float("nan")
+    with differentiable():
+        embedder = find(example.model, example.inputs)
+        start = embedder.embeddings(example.model, example.inputs)
+        points = tuple(x.detach().clone().requires_grad_() for x in start)
+        slopes = torch.autograd.grad(_forward(example, goal, embedder)(*points).sum(), points)
+        sums = embedder.sums(example.model, example.inputs)
+    products = [(g * x).double() for g, x in zip(slopes, sums, strict=True) if x is not None]
+    total = sum(float(p.abs().sum()) for p in products)
+    return sum(float(p.sum(-1).abs().sum()) for p in products) / total if total else float("nan")
 
 
 def _cancelled(parts: Sequence[Tensor], reduce: str) -> tuple[str, ...]:

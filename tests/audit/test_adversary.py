@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.optimize import brentq
 
 from attnflow.audit import adversary
+from attnflow.audit.adversary import _verdict
 from attnflow.audit.instances import inputs_of, open_texts, outputs_of
 from attnflow.audit.intervention import find_intervention, forward, lower_layers_once, replaced
 from attnflow.audit.measures import LN2, jsd
@@ -200,6 +204,35 @@ def test_result_says_where_and_shows_pairs():
     assert list(pair.columns) == ["token", "model's own", "adversarial"] and title in found.to_markdown()
     assert "adversarial</th>" in found.to_html()
     assert len(found.plot().patches) > 0
+
+
+def judged(jsd, bound, within, classes="a"):
+    records = pd.DataFrame({"class": classes, "jsd": jsd, "bound": bound, "within": within})
+    return _verdict(records, SimpleNamespace(describe=lambda: "layer 1"), 0.01)
+
+
+def test_a_verdict_on_made_up_records_where_most_weights_can_be_moved():
+    # Half of what is possible is not more than half, and 0.05 is not below it.
+    said = judged([0.5, 0.4, 0.31, 0.3, 0.05], [0.6, 0.6, 0.6, 0.6, 0.5], [5, 5, 1, 2, 1])
+    assert said.startswith("With the output within a TVD of 0.01, the attention of layer 1 could be moved by a mean")
+    share = (0.5 / 0.6 + 0.4 / 0.6 + 0.31 / 0.6 + 0.5 + 0.1) / 5
+    assert f"a mean JSD of 0.312 (at most 0.693; {share:.0%} of the furthest possible" in said
+    assert "For 3 of 5 texts weights more than half as far as possible give nearly the same output" in said
+    assert said.endswith("for 0 none further than 0.05 were found.")
+
+
+def test_a_verdict_on_made_up_records_where_no_adversary_was_found():
+    said = judged([0.0, 0.04, 0.06], [0.6, 0.6, 0.6], [0, 0, 3])
+    assert "For 0 of 3 texts weights more than half as far" in said
+    assert "for 2 none further than 0.05 were found. For 2 no candidate came within ε at any step" in said
+    assert "may be the search's fault" in said
+
+
+def test_a_verdict_takes_the_bound_of_each_text_and_tells_classes_apart():
+    # 0.2 is far where no weights could be further than 0.3; a text that cannot move is no share of anything.
+    said = judged([0.2, 0.2, 0.0], [0.3, 0.6, 0.0], [1, 1, 1], ["a", "b", "b"])
+    assert "50% of the furthest possible" in said and "For 1 of 3 texts" in said
+    assert " By class: a 0.200, b 0.100." in said and "for 1 none further" in said
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,18 @@ import sys
 from contextlib import nullcontext
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import kendalltau
 
 from attnflow import blankout, gradient, raw, rollout
 from attnflow.audit import correlation
-from attnflow.audit.correlation import BOTH, BOTH_LENGTH, GRADIENT, LENGTH, LOO, _line
+from attnflow.audit.correlation import BOTH, BOTH_LENGTH, GRADIENT, LENGTH, LOO, SHARE, _line, _table, _verdict
 from attnflow.correlation import coefficients, kendall_p_values
 from attnflow.errors import AttnFlowError
 from tests import standin
+from tests.audit import tiny
 from tests.audit.hand import HandModel, causal, classifier, masked, own, state
 
 TEXTS = ["the key to the cabinets is near", "the author of the books is on the table"]
@@ -146,6 +148,59 @@ def test_words_of_the_verdict():
     assert "most at layer 3 (mean τ 0.21" in both and "least at layer 4 (mean τ -0.10" in both
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (1.0, "agrees strongly"), (0.5, "agrees strongly"), (0.49, "agrees moderately"), (0.3, "agrees moderately"),
+        (0.29, "agrees weakly"), (0.1, "agrees weakly"), (0.09, "agrees hardly at all"), (0.0, "agrees hardly at all"),
+        (-0.09, "agrees hardly at all"), (-0.1, "disagrees weakly"), (-0.3, "disagrees moderately"),
+        (-0.5, "disagrees strongly"),
+    ],
+)  # fmt: skip
+def test_each_word_of_the_verdict_has_its_range(value, words):
+    row = {"pair": LOO, "method": "flow", "layer": 0, "mean τ": value, "significant": 0.0}
+    assert _line([row], 0.01).startswith(f"flow attention of layer 0 {words} with leave-one-out (mean τ {value:.2f},")
+
+
+def made_up(pair, taus, p_values, method="raw", layer=1, classes="a"):
+    columns = {"class": classes, "pair": pair, "method": method, "layer": layer, "tau": taus, "p": p_values}
+    return pd.DataFrame(columns)
+
+
+def test_a_verdict_on_made_up_records_of_known_answer():
+    nan = np.nan
+    records = pd.concat([
+        made_up(GRADIENT, [0.8, 0.4, 0.6, nan], [0.01, 0.2, 0.05, nan]),
+        made_up(LENGTH, [0.2, -0.3, 0.0, 0.1], [0.01, 0.04, 1.0, 0.9]),
+        made_up(LOO, [nan, nan, nan, nan], [nan] * 4),
+        made_up(BOTH, [-0.4, -0.4, -0.2, nan], [0.06, 0.07, 0.08, nan], "", -1),
+    ])  # fmt: skip
+    table = _table(records, 0.05)
+    assert table["n"].tolist() == [3, 4, 0, 3] and table["nan"].tolist() == [1, 0, 4, 1]
+    assert _verdict(table, 4, 0.05) == (
+        "Over 4 texts: raw attention of layer 1 agrees strongly with gradients (mean τ 0.60, p ≤ 0.05 for 67%); "
+        "raw attention of layer 1 agrees hardly at all with the length of gradients (mean τ 0.00, p ≤ 0.05 for 50%); "
+        "raw attention and leave-one-out cannot be compared; "
+        "gradients disagree moderately with leave-one-out (mean τ -0.33, p ≤ 0.05 for 0%). "
+        "Up to 4 of them have no τ, because a scoring ranked nothing."
+    )
+    whole = _verdict(_table(made_up(LOO, [0.3, 0.3], [0.5, 0.5]), 0.05), 2, 0.05)
+    assert whole.endswith("agrees moderately with leave-one-out (mean τ 0.30, p ≤ 0.05 for 0%).")
+
+
+def test_the_verdict_is_of_all_classes_together():
+    records = made_up(LOO, [0.9, 0.1, 0.2], [0.0, 0.5, 0.5], classes=["a", "b", "b"])
+    table = _table(records, 0.05)
+    assert table["class"].tolist() == ["a", "b", "all"] and table["mean τ"].tolist() == pytest.approx([0.9, 0.15, 0.4])
+    assert "agrees moderately with leave-one-out (mean τ 0.40, p ≤ 0.05 for 33%)" in _verdict(table, 3, 0.05)
+
+
+def test_of_several_layers_the_one_that_has_a_figure_is_named():
+    rows = [{"pair": LOO, "method": "raw", "layer": i, "mean τ": t, "significant": 0.5}
+            for i, t in ((0, np.nan), (1, 0.6), (2, np.nan))]  # fmt: skip
+    assert _line(rows, 0.05).startswith("raw attention of layer 1 agrees strongly with leave-one-out")
+
+
 @pytest.mark.parametrize("how", ["well", "error", "interrupt"])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_model_is_as_it_was(how, training):
@@ -207,3 +262,28 @@ def test_behind_a_norm_of_the_embeddings_a_words_product_is_minus_that_of_its_po
     one, two = (for_words * words).sum(-1), (for_rest * rest).sum(-1)
     torch.testing.assert_close(one, -two, atol=1e-3 * float(one.detach().abs().max()), rtol=0)
     assert float(for_words.norm(dim=-1).min()) > 0
+
+
+CAVEAT = "but the product of gradient and embedding is no measure of the words here"
+
+
+def test_behind_a_norm_the_finding_says_that_the_product_measures_no_words():
+    found = correlation(classifier(), standin.tokenizer(), TEXTS, methods="raw")
+    assert found.settings[SHARE] < 1e-5
+    lines = found.verdict.split("; ")
+    # Gradients with attention, their lengths, leave-one-out; gradients with leave-one-out, their lengths.
+    assert [CAVEAT in line for line in lines] == [True, False, False, True, False]
+    assert found.limits[0].startswith("The product of gradient and embedding is no measure of the words here")
+    assert f"(measured: |Σ g·x| is {found.settings[SHARE]:.0e} of Σ|g·x|" in found.limits[0]
+    assert found.limits[0].endswith("Take the length of the gradient.")
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gpt2", "llama", "hand"])
+def test_without_such_a_norm_nothing_is_said_against_the_product(kind):
+    torch.manual_seed(0)
+    hand = HandModel([0.0, 1.0, 2.0], [[1.0, 0], [0, 1], [2, 0]]) if kind == "hand" else None
+    model = hand or (tiny.lstm().eval() if kind == "lstm" else causal(kind))
+    found = correlation(model, None, [[1, 2, 0, 1]] if hand else [[5, 6, 7, 4, 3]], methods="raw")
+    # The values of the hand-made model are no vectors behind an embedding, so nothing is measured there.
+    assert np.isnan(found.settings[SHARE]) if hand else found.settings[SHARE] > 0.01
+    assert CAVEAT not in found.verdict and not any("no measure" in limit for limit in found.limits)

@@ -56,6 +56,16 @@ def test_a_distance_is_a_cost_only_beyond_what_the_controls_differ_by():
     assert "No imposter got further than 0.300" in judged(curve((0, 0.1, 0.01), (1, 0.3, 0.02)))
 
 
+def test_the_imposter_that_predicts_most_like_the_base_is_judged():
+    said = judged(curve((0, 0.1, 0.01), (1, 0.41, 0.009), (2, 0.6, 0.2)))
+    assert said.startswith("A model that attends elsewhere can predict as much like the base")
+    assert ": at λ = 1 the attention is 0.410 nats" in said
+    # An imposter at λ = 0 that attends elsewhere by itself is no control of itself.
+    assert "cannot be said without a control" in judged(curve((0, 0.5, 0.01), (1, 0.6, 0.02)))
+    # 0.4 nats are not further than 0.4, and the furthest imposter is named, wherever it stands.
+    assert "further than 0.400 nats (JSD, at most 0.693; at λ = 1)" in judged(curve((1, 0.4, 0.02), (2, 0.3, 0.01)))
+
+
 def test_other_findings_join_the_curve(data, folder):
     points = pd.DataFrame({"instance": [0, 1], "jsd": [0.3, 0.5], "tvd": [0.01, 0.0]})
     adversaries = Finding("adversary", points, points, "", ())

@@ -208,6 +208,14 @@ def test_a_verdict_on_made_up_records_of_known_answer():
     assert "is the same for all texts" in same and tests == {}
 
 
+def test_twenty_texts_are_enough_and_nineteen_are_not():
+    weights = np.linspace(0, 1, 20)
+    said, tests = judged(made_up(weights, weights), "layer 1", 5)
+    assert "the more the output depends" in said and len(tests) == 1
+    said, tests = judged(made_up(weights[:19], weights[:19]), "layer 1", 5)
+    assert "cannot be told from fewer than 20 texts" in said and tests == {}
+
+
 def test_a_bin_of_few_texts_is_not_compared():
     weights = np.r_[np.linspace(0, 0.2, 40), np.full(19, 0.9)]
     said, _ = judged(made_up(weights, weights), "layer 1", 5)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from attnflow import AttnFlowError
 from attnflow.audit import seeds
-from attnflow.audit.seeds import by_bin
+from attnflow.audit.seeds import _verdict, by_bin
 
 from .tiny import RECIPE, bert, lstm, splits
 
@@ -41,3 +42,23 @@ def test_runs_are_shared_in_a_folder(data, tmp_path):
 def test_no_seeds_are_refused(data):
     with pytest.raises(AttnFlowError, match="seeds is empty"):
         seeds(lstm, data, seeds=[])
+
+
+@pytest.mark.parametrize(
+    ("apart", "start"),
+    [
+        (0.29, "Other seeds attend more like the base than uniform weights do: over 3 other seeds"),
+        (0.3, "Another seed moves attention as far as making it uniform would: over 3 other seeds"),
+        (0.31, "Another seed moves attention as far as making it uniform would: over 3 other seeds"),
+    ],
+)
+def test_a_verdict_on_made_up_records_of_known_answer(apart, start):
+    # Means decide: single texts and seeds lie on either side of the uniform weights.
+    records = pd.DataFrame({
+        "seed": [1, 1, 2, 2, 5, 5], "jsd": np.array([-0.2, 0.2, -0.1, 0.1, 0.0, 0.0]) + apart,
+        "uniform": [0.25, 0.35] * 3, "tvd": [0.0, 0.06] * 3,
+    })  # fmt: skip
+    said = _verdict(records)
+    assert said.startswith(start)
+    assert f"is {apart:.3f} nats (JSD, at most 0.693) from the base's, and uniform weights are 0.300" in said
+    assert said.endswith("the predictions differ by 0.030 (TVD).")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -7,6 +8,7 @@ import torch
 from attnflow.audit import uniform
 from attnflow.audit.outcomes import AttentionRow, outcome, uniform_weights
 from attnflow.audit.training import CHECKPOINT, build
+from attnflow.audit.uniform import _verdict
 
 from .tiny import RECIPE, bert, lstm, splits
 
@@ -78,9 +80,40 @@ def test_a_transformer_runs(data):
     assert finding.records["jsd"].between(0, 0.6932).all()
 
 
-def test_a_model_that_has_learnt_nothing_is_said_to_prove_nothing():
-    from attnflow.audit.uniform import _verdict
+def made_up(both, gained, lost, neither=0):
+    """(table, records): how many test texts are right with both, only trained, only uniform, and no attention."""
+    counts = np.array([both, gained, lost, neither])
+    columns = {
+        "label": np.arange(counts.sum()) % 2,
+        "trained_right": np.repeat([True, True, False, False], counts),
+        "uniform_right": np.repeat([True, False, True, False], counts),
+    }
+    return pd.DataFrame({"F1": [0.9, 0.8]}), pd.DataFrame(columns)
 
+
+# With n texts that only one of the two gets right, each side has chance ½: p is twice the binomial tail, over 2ⁿ.
+@pytest.mark.parametrize(
+    ("gained", "lost", "p", "start"),
+    [
+        (6, 0, 2 / 2**6, "Trained attention is worth something here"),
+        (10, 2, 2 * (1 + 12 + 66) / 2**12, "Trained attention is worth something here"),
+        (5, 0, 2 / 2**5, "This task does not show that it needs attention"),
+        (9, 2, 2 * (1 + 11 + 55) / 2**11, "This task does not show that it needs attention"),
+        (0, 5, 2 / 2**5, "This task does not show that it needs attention"),
+        (0, 0, 1.0, "This task does not show that it needs attention"),
+        (0, 6, 2 / 2**6, "Uniform attention does better here"),
+        (2, 10, 2 * (1 + 12 + 66) / 2**12, "Uniform attention does better here"),
+    ],
+)
+def test_a_verdict_on_made_up_records_of_known_answer(gained, lost, p, start):
+    said, found = _verdict(*made_up(60, gained, lost, neither=3))
+    assert found == pytest.approx(p) and said.startswith(start)
+    assert "F1 0.900 with trained and 0.800 with uniform attention" in said
+    assert f"of {63 + gained + lost} test texts {gained} are right only with trained and {lost} only with" in said
+    assert f"(exact McNemar p = {p:.2g})" in said
+
+
+def test_a_model_that_has_learnt_nothing_is_said_to_prove_nothing():
     table = pd.DataFrame({"F1": [0.0, 0.8]})
     records = pd.DataFrame(
         {"label": [0, 0, 0, 1], "trained_right": [True, True, False, False], "uniform_right": [True] * 4}
@@ -88,3 +121,10 @@ def test_a_model_that_has_learnt_nothing_is_said_to_prove_nothing():
     said, _ = _verdict(table, records)
     assert said.startswith("The model has not learnt the task: it is right on 0.500")
     assert "most frequent class would be on 0.750" in said
+
+
+def test_what_a_constant_answer_reaches_is_not_learnt_either_however_clear_the_test_is():
+    said, p = _verdict(*made_up(0, 10, 0, neither=10))
+    assert p < 0.05 and said.startswith("The model has not learnt the task: it is right on 0.500")
+    said, _ = _verdict(*made_up(0, 11, 0, neither=9))
+    assert said.startswith("Trained attention is worth something here")

@@ -69,6 +69,22 @@ def test_decoder_ids_equal_to_the_encoders_are_told_apart():
     torch.testing.assert_close(encoded, plain)
 
 
+def test_what_a_model_goes_on_with_is_the_sum_of_its_tables():
+    model, ids = tiny("bert"), torch.tensor([IDS])
+    before, tables = state(model), model.bert.embeddings
+    (found,) = find(model, {"input_ids": ids}).sums(model, {"input_ids": ids})
+    known = tables.word_embeddings(ids) + tables.position_embeddings.weight[: len(IDS)]
+    torch.testing.assert_close(found, (known + tables.token_type_embeddings.weight[0]).detach())
+    assert state(model) == before
+
+
+def test_each_side_of_an_encoder_decoder_has_its_own_sum():
+    model, given = tiny("t5"), inputs_of("t5")  # T5 adds nothing to its words
+    embedder = find(model, given)
+    for found, own in zip(embedder.sums(model, given), embedder.embeddings(model, given), strict=True):
+        torch.testing.assert_close(found, own)
+
+
 class Padder(nn.Module):
     """Adds an id of its own before it looks up, as Longformer does, and refuses inputs_embeds."""
 

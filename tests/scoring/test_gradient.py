@@ -12,7 +12,16 @@ from attnflow import gradient
 from attnflow.errors import AttnFlowWarning, CaptureError, InputError, SelectionError
 from attnflow.inputs.embedding import find
 from attnflow.inputs.example import one_example
-from attnflow.scoring.gradient import CANCELLING, METHODS, NOISE, REDUCTIONS, gradient_of, reductions_of
+from attnflow.scoring.gradient import (
+    CANCELLING,
+    METHODS,
+    NOISE,
+    REDUCTIONS,
+    SCALELESS,
+    gradient_of,
+    reductions_of,
+    scale_share,
+)
 from tests.tiny_models import FAMILIES, IDS, TEXT, state, tiny, tokenizer
 
 POSITION = {"bert-mlm": 3}
@@ -258,6 +267,26 @@ def test_adding_to_all_dimensions_changes_nothing_behind_a_layer_norm(name, canc
     assert torch.allclose(*moved, atol=1e-4) is cancels
     grad, _ = by_hand(name)
     assert (float(grad.sum(-1).abs().sum() / grad.abs().sum()) < NOISE) is cancels
+
+
+# Whether all that is made of words, positions and types goes through a norm: a residual connection keeps the scale.
+@pytest.mark.parametrize(("name", "scaleless"), [
+    *((name, True) for name in ("bert", "roberta", "distilbert", "albert", "deberta-v2", "bloom", "bart")),
+    *((name, False) for name in ("gpt2", "gpt-neox", "llama", "t5", "xlnet", "pegasus")),
+])  # fmt: skip
+def test_the_scale_of_the_embeddings_is_ignored_behind_a_norm_alone(name, scaleless):
+    model, before = tiny(name), state(tiny(name))
+    example = one_example(model, None, IDS)
+    assert (scale_share(example, example.goal(None, None, "logit")[0]) < SCALELESS) is scaleless
+    assert state(model) == before
+
+
+def test_the_share_left_of_the_product_by_hand():
+    example = one_example(tiny("gpt2"), None, IDS)
+    grad, words = by_hand("gpt2")
+    product = grad * (words + tiny("gpt2").transformer.wpe.weight[: len(IDS)].detach())
+    known = float(product.sum(-1).abs().sum() / product.abs().sum())
+    assert scale_share(example, example.goal(None, None, "logit")[0]) == pytest.approx(known, rel=1e-4)
 
 
 @pytest.mark.parametrize("reduce", CANCELLING)
