@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 DOCS = FOLDER.parent
 PACKAGES = ("attnflow", "torch", "transformers", "numpy")
+# In the folder of a trained model: the runs that trained it.
+RUNS = "runs.csv"
 _START = time.monotonic()
 
 
@@ -71,19 +73,27 @@ def made(command: str = "", packages: Sequence[str] = PACKAGES) -> str:
     )
 
 
-def record_run(path: Path) -> None:
+def record_run(path: Path, made_in: Iterable[Path] = ()) -> None:
     """Add this run to a CSV file: a page that several runs made has one line for each.
 
-    Beside the duration stands the time of the processor, which pauses and other work do not make longer.
+    Beside the duration stands the time of the processor, which pauses and other work do not make longer. Before it go
+    the runs that made the folders which this one read, as they are noted there: a training has no page of its own.
     """
     if stays(path):
         return
     took = f"{duration()} ({_told_time(time.process_time())} of a processor)"
     row = [f"{datetime.now(UTC):%Y-%m-%d}", given_command(), took, versions(), f"{os.cpu_count()} cores"]
-    fresh = not path.is_file()
-    with path.open("a", encoding="utf-8", newline="") as file:
-        lines = csv.writer(file, lineterminator="\n")
-        lines.writerows([["day", "command", "duration", "versions", "machine"]] * fresh + [row])
+    head, *old = _rows(path) or [["day", "command", "duration", "versions", "machine"]]
+    before = [made for folder in made_in for made in _rows(folder / RUNS)[1:] if made not in old]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([head, *old, *before, row])
+
+
+def _rows(path: Path) -> list[list[str]]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -436,7 +436,7 @@ def main(arguments: list[str] | None = None) -> str:
     elif options.data is not None and not options.quick:
         tables_page.write(options.docs, frames)
         draw(options.docs)
-        record_run(options.docs / "data" / tables_page.RUNS)
+        record_run(options.docs / "data" / tables_page.RUNS, [*(options.model or []), *(options.sst2 or [])])
         if options.figures:
             figures((options.model or [None])[0], options.docs / "images")
     return text

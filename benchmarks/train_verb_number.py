@@ -6,10 +6,11 @@
 The data folder holds train.tsv.gz and valid.tsv.gz (columns prefix, label, …) and vocab.txt. Without one, the model is
 trained on sentences of the package's own grammar. A run that was stopped goes on from its last epoch; the best
 epoch by validation accuracy is saved. ``--keep-every N`` keeps the model before and after every N steps, in folders
-step-000N that benchmarks/training_curve.py reads. ``--recipe authors`` trains as the authors' repository suggests
-(Reflect, small_gpt_v9 and crs_fst). There the model also sees the padding of its batches, because their mask adds the
-same number to all logits of a row; ``--padding masked`` hides it. ``--quick`` trains a small model in seconds, to check
-that everything is in place.
+step-000N that benchmarks/training_curve.py reads. What each run took stands in runs.csv beside the model, from where
+the page that uses the model takes it. ``--recipe authors`` trains as the authors' repository suggests (Reflect,
+small_gpt_v9 and crs_fst). There the model also sees the padding of its batches, because their mask adds the same number
+to all logits of a row; ``--padding masked`` hides it. ``--quick`` trains a small model in seconds, to check that
+everything is in place.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from report import RUNS, record_run
 
 from attnflow.audit.splits import length_batches
 from attnflow.models.shipped import LABELS
@@ -284,9 +286,12 @@ def main(arguments: list[str] | None = None) -> float:
     run = Run(options)
     if options.keep_every and run.state["step"] == 0:
         run.save(options.out / "step-000000")
-    while run.state["epoch"] < options.epochs:
-        run.epoch()
-        run.keep()
+    try:
+        while run.state["epoch"] < options.epochs:
+            run.epoch()
+            run.keep()
+    finally:  # also where it was stopped
+        record_run(options.out / RUNS)
     return float(run.state["best"])
 
 

@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> pd.DataFrame:
             frame = tables.added(pd.read_csv(file), frame, "run")
         frame.to_csv(file, index=False, float_format="%.4f")
         draw(options.docs)
-        record_run(options.docs / "data" / tables_page.RUNS)
+        record_run(options.docs / "data" / tables_page.RUNS, options.run)
     return frame
 
 

@@ -89,6 +89,12 @@ def test_a_small_run_leaves_recorded_pages_alone(alone, monkeypatch, capsys, tmp
     assert ",python benchmarks/page.py --work build/x," in line and "torch " in line and line.endswith("cores")
     report.record_run(page.parent / "runs.csv")
     assert len((page.parent / "runs.csv").read_text().splitlines()) == 3
+    with (tmp_path / report.RUNS).open("w") as trained:
+        trained.write("day,command,duration,versions,machine\n1,train,2 s,a,b\n2,train,3 s,a,b\n")
+    for _ in range(2):  # a training is told once, before the first run that read its folder
+        report.record_run(page.parent / "runs.csv", [tmp_path, tmp_path / "nothing"])
+    days = [line.split(",")[0] for line in (page.parent / "runs.csv").read_text().splitlines()]
+    assert [days[i] for i in (0, 3, 4)] == ["day", "1", "2"] and len(days) == 7
     with pytest.raises(SystemExit, match="has no <!-- other -->"):
         report.insert(page, "other", "x")
 
