@@ -489,7 +489,7 @@ def overview(found: pd.DataFrame) -> Any:
     from matplotlib.figure import Figure
 
     parts = _parts(found)
-    figure = Figure(figsize=(11, 0.45 * len(parts) + 1.6), layout="constrained")
+    figure = Figure(figsize=(11, 0.36 * len(parts) + 1.5), layout="constrained")
     panels = figure.subplots(1, 4, sharey=True)
     for panel in panels:
         panel.grid(axis="y", color="0.92")

@@ -356,7 +356,7 @@ def figures(folder: Path | None, out: Path) -> None:
     model, tokenizer = verb_number.load(folder)
     out.mkdir(parents=True, exist_ok=True)
     for name, texts in EXAMPLES.items():
-        given, changed = (explain(model, tokenizer, text, position="cls") for text in texts)
+        given, changed = (explain(model, tokenizer, text, list(METHODS), position="cls") for text in texts)
         for text, found in zip(texts, (given.prediction, changed.prediction), strict=True):
             print(f"{text}: {found and f'{found.label} ({found.probability:.3f})'}")
         plot_all(given).savefig(out / f"{name}.png", dpi=120)
