@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from audit_data import NAMES, SIZES, Data, Sizes, dealt, read, word_vectors
 from audit_page import draw, keep, kept, write
-from report import record_run
+from report import record_run, stays
 from train_sst2 import minilm
 
 from attnflow import audit
@@ -45,6 +45,7 @@ from attnflow.audit import Finding, LSTMClassifier, LSTMConfig, Recipe
 PARTS = (
     *(f"lstm-{n}" for n in NAMES), "random-sst", "random-agnews", *(f"transformer-{n}" for n in NAMES), "minilm-sst",
 )  # fmt: skip
+SIZE_NAMES = ("train", "valid", "test", "tokens")
 EXPERIMENTS = ("correlation", "permutation", "adversary", "uniform", "seeds", "guide", "imposter")
 # The published λ (SST 5.25e-4, IMDb 8e-4, in the convention of the published code) and above: the papers trained for up
 # to 80 epochs, and in ten a λ moves attention less far.
@@ -247,8 +248,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=EXPERIMENTS, help="only this experiment; may be repeated")
     parser.add_argument("--page", type=Path, default=Path(__file__).parent.parent / "docs" / "debate.md")
     parser.add_argument("--seed", type=int, default=0)
-    for name in ("train", "valid", "test", "tokens"):
-        parser.add_argument(f"--{name}", type=int, help="upper limit; each data set has its own default")
+    for name in SIZE_NAMES:
+        parser.add_argument(f"--{name}", type=int, help="upper limit; with less than a data set's own the page stays")
     parser.add_argument("--minilm", type=Path, help="a fine-tuned MiniLM (train_sst2.py) instead of training one")
     parser.add_argument(
         "--vectors", type=Path, help="file of word vectors (GloVe, fastText); random vectors by default"
@@ -266,8 +267,18 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         parser.error("--work is needed: the folder for checkpoints and results")
     if options.data is None and not options.quick:
         parser.error("--data is needed: the folder with sst/, agnews/ and imdb/ (or --quick)")
-    options.writes = not options.quick or options.page != parser.get_default("page")
+    options.writes = not stays(options.page, "--quick" if options.quick else smaller(options))
     return options
+
+
+def smaller(options: argparse.Namespace) -> str:
+    """What to say of a run on fewer texts, or shorter ones, than the page is made of: a limit below that of a set."""
+    for set_ in {name.split("-")[1] for name in options.part or PARTS}:
+        for name in SIZE_NAMES:
+            given, own = getattr(options, name), getattr(SIZES[set_], name)
+            if given is not None and (own is None or given < own):
+                return f"--{name} {given} is a limit below that of the recorded run on {set_}"
+    return ""
 
 
 def main(given: list[str] | None = None) -> None:

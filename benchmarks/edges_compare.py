@@ -25,7 +25,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pandas as pd
 import torch
-from report import FOLDER, insert, markdown, save
+from report import FOLDER, insert, markdown, save, stays
 from weights import minilm, smollm2
 
 from attnflow import compare
@@ -34,6 +34,7 @@ from attnflow.models.loading import load
 
 DOCS = FOLDER.parent
 CSV = DOCS / "data" / "edges.csv"
+SAME = ["model", "edges"]  # what tells the rows of one run
 WAYS = ("raw", "rollout", "flow", "direct")
 EDGES = ("attention", "norm", "alti", "value_zeroing", "gradient")
 MEASURED = {
@@ -147,15 +148,24 @@ def table(frame: pd.DataFrame, references: tuple[str, ...] = (BLANK,)) -> str:
     return markdown(head, lines)
 
 
+def fewer_than_recorded(frame: pd.DataFrame) -> str:
+    """What to say where the recorded numbers are of more sentences than these; the docs then stay as they are."""
+    recorded = pd.read_csv(CSV) if CSV.exists() else frame
+    had, has = (rows.groupby(SAME)["n"].max() for rows in (recorded, frame))
+    for key in had.index.intersection(has.index):
+        if has[key] < had[key]:
+            return f"{' with '.join(key)} has {has[key]} sentences, {had[key]} are recorded"
+    return ""
+
+
 def write(frame: pd.DataFrame) -> None:
     """The CSV file, in which models and edges that were not run stay as recorded; from it the figure and the tables."""
-    same = ["model", "edges"]
     if CSV.exists():
         old = pd.read_csv(CSV)
-        made = frame[same].apply(tuple, axis=1)
-        frame = pd.concat([old[~old[same].apply(tuple, axis=1).isin(made)], frame])
+        made = frame[SAME].apply(tuple, axis=1)
+        frame = pd.concat([old[~old[SAME].apply(tuple, axis=1).isin(made)], frame])
     order = {name: number for number, name in enumerate([*MODELS, *EDGES])}
-    frame = frame.sort_values(same, key=lambda c: c.map(lambda name: order.get(name, len(order))), kind="stable")
+    frame = frame.sort_values(SAME, key=lambda c: c.map(lambda name: order.get(name, len(order))), kind="stable")
     frame.to_csv(CSV, index=False, float_format="%.4f")
     redraw()
 
@@ -230,7 +240,7 @@ def main() -> None:
     wanted = {name: s for name, s in chosen.items() if not given.only or name in given.only}
     frame = frame_of([run(name, s, texts, given.work, given.unfinished) for name, s in wanted.items()])
     print(table(frame), "\n\n", table(frame, GRADIENTS), sep="")
-    if not given.quick:
+    if not given.quick and not stays(CSV, fewer_than_recorded(frame)):
         write(frame)
 
 

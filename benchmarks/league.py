@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from league_page import write_page
-from report import write
+from report import fewer, write
 
 from attnflow import rank
 from attnflow.attention import EDGES
@@ -110,6 +110,9 @@ def start_ray(workers: int) -> None:
     ray.init(num_cpus=workers + 1, include_dashboard=False, log_to_driver=False)
 
 
+TIMED = 500  # texts of the recorded time
+
+
 def clock(work: Path, folder: str, data: str, limit: int, workers: int | None) -> None:
     """Minutes of 12 methods × 5 measures, and how many texts the model is given for 1 and for 10 methods."""
     if (work / "sst2-minilm-twelve").exists():
@@ -141,7 +144,7 @@ def clock(work: Path, folder: str, data: str, limit: int, workers: int | None) -
     )
     command = f"python benchmarks/league.py time --model FOLDER --data test.tsv --limit {limit}"
     command += "" if workers is None else f" --workers {workers}"
-    write("league", "Cost of a league", ["what", "value"], rows, text, command)
+    write("league", "Cost of a league", ["what", "value"], rows, text, command, fewer("--limit", limit, TIMED))
 
 
 def main() -> None:

@@ -23,13 +23,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from report import FOLDER, made, markdown, save
+from report import FOLDER, fewer, made, markdown, save, stays
 
 from attnflow.models.loading import load
 from attnflow.probes import data, grammar, pronouns, verb_number
 from attnflow.probes.data import VerbExample
 from attnflow.probes.scoring import kind_of
 from attnflow.scoring.registry import names
+
+# The options that say how many sentences a page is of.
+COUNTS = ("--count", "--layers-count", "--pronouns")
 
 
 def smollm2() -> str | None:
@@ -196,6 +199,14 @@ def page_of(options: argparse.Namespace, loaded: tuple[Any, Any], counts: tuple[
     return "\n\n".join(parts) + "\n", (verbs, referents)
 
 
+def fewer_than(page: Path, counts: tuple[int, int, int]) -> str:
+    """What to say where a recorded page is of more sentences than these, by the command that it names."""
+    command = page.read_text(encoding="utf-8").rpartition("Made by `")[2] if page.is_file() else ""
+    recorded = {option: int(n) for option in COUNTS for n in re.findall(rf"{option} (\d+)", command)}
+    said = [fewer(option, n, recorded.get(option, n)) for option, n in zip(COUNTS, counts, strict=True)]
+    return "; ".join(filter(None, said))
+
+
 def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = None) -> str:
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--data", type=Path)
@@ -223,9 +234,10 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
     start = time.time()
     text, frames = page_of(options, loaded or load(options.model), (count, by_layer, many))
     print(text, f"{time.time() - start:.0f} s")
-    if not options.quick:
+    page = FOLDER / f"{options.page}.md"
+    if not options.quick and not stays(page, fewer_than(page, (count, by_layer, many))):
         FOLDER.mkdir(parents=True, exist_ok=True)
-        (FOLDER / f"{options.page}.md").write_text(text, encoding="utf-8")
+        page.write_text(text, encoding="utf-8")
         write_numbers(FOLDER.parent, options.page, frames)
         draw(FOLDER.parent, options.page)
     return text

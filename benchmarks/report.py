@@ -1,7 +1,7 @@
 """What every benchmark shares: its table on the screen and in the docs, with the command, the day and the versions.
 
 A run with ``--quick`` measures next to nothing: it shows that a benchmark works. Whatever it is asked to write, this
-module leaves the docs as they are.
+module leaves the docs as they are. The same holds for a run that measures fewer examples than the docs are made of.
 """
 
 from __future__ import annotations
@@ -30,12 +30,22 @@ def quick() -> bool:
     return "--quick" in sys.argv
 
 
-def stays(path: Path) -> bool:
-    """True, and said, where a small run would have replaced something in the docs."""
-    if not quick() or DOCS.resolve() not in path.resolve().parents:
+def stays(path: Path, small: str = "") -> bool:
+    """True, and said, where a small run would have replaced something in the docs: by --quick, or as ``small`` says."""
+    why = "--quick" if quick() else small
+    if not why or DOCS.resolve() not in path.resolve().parents:
         return False
-    print(f"--quick: {path.name} stays as it is.")
+    print(f"{why}: {path.name} stays as it is.")
     return True
+
+
+def fewer(option: str, given: int, recorded: int) -> str:
+    """What to say of a run that measures fewer than the docs are made of; nothing of one that does not.
+
+    >>> fewer("--count", 5, 2000), fewer("--count", 2000, 2000)
+    ('--count 5 is fewer than the 2000 recorded', '')
+    """
+    return f"{option} {given} is fewer than the {recorded} recorded" if given < recorded else ""
 
 
 def given_command() -> str:
@@ -103,13 +113,19 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def write(
-    name: str, title: str, head: Sequence[str], rows: Sequence[Sequence[object]], text: str, command: str
+    name: str,
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    text: str,
+    command: str,
+    small: str = "",
 ) -> None:
-    """Print the table and write ``docs/benchmarks/<name>.md``."""
+    """Print the table and write ``docs/benchmarks/<name>.md``, but not of a run that is ``small``, as :func:`stays`."""
     table = markdown(head, rows)
     print(f"{title}\n\n{table}\n\n{text}")
     path = FOLDER / f"{name}.md"
-    if not stays(path):
+    if not stays(path, small):
         FOLDER.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# {title}\n\n{text}\n\n{table}\n\n{made(command)}\n", encoding="utf-8")
 

@@ -34,7 +34,7 @@ import pandas as pd
 import tables_page
 import tables_rows
 import torch
-from report import FOLDER, record_run
+from report import FOLDER, fewer, record_run, stays
 from rich.progress import track
 
 from attnflow import AttnFlowError, capture, flow, raw, rollout
@@ -49,6 +49,7 @@ from attnflow.probes.rates import Mean
 from attnflow.scoring.blankout import blankout_of
 from attnflow.scoring.gradient import gradient_of, reductions_of
 
+COUNT = 2000  # sentences of each set, as in the paper
 METHODS = {"raw": raw, "rollout": rollout, "flow": flow}
 # Mean and standard deviation over 2,000 sentences (100 in Table 3, four of the layers), as printed in the paper.
 PAPER = {
@@ -368,7 +369,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parse.add_argument("--data", type=Path, help="folder with valid.tsv.gz and test.tsv.gz")
     parse.add_argument("--sst2", type=Path, action="append", help="folder of a classifier for Table 3; may be repeated")
     parse.add_argument("--sst2-data", type=Path, help="file with the columns sentence and label")
-    parse.add_argument("--count", type=int, default=2000, help="sentences of each set (default: 2000)")
+    parse.add_argument("--count", type=int, default=COUNT, help="sentences of each set; with fewer the docs stay")
     parse.add_argument("--work", type=Path, default=Path("build/tables"), help="where finished parts are kept")
     parse.add_argument("--docs", type=Path, default=FOLDER.parent, help="where the page and its data are written")
     parse.add_argument("--add", action="store_true", help="keep the recorded numbers of models that are not named")
@@ -431,9 +432,10 @@ def main(arguments: list[str] | None = None) -> str:
     print(text)
     for frame in frames[1:]:
         print(frame.to_string(index=False))
+    small = fewer("--count", options.count, COUNT)
     if options.redraw:
         draw(options.docs)
-    elif options.data is not None and not options.quick:
+    elif options.data is not None and not options.quick and not stays(options.docs / "reproduction.md", small):
         tables_page.write(options.docs, frames)
         draw(options.docs)
         record_run(options.docs / "data" / tables_page.RUNS, [*(options.model or []), *(options.sst2 or [])])

@@ -26,7 +26,7 @@ import pandas as pd
 import tables
 import tables_page
 import tables_rows
-from report import FOLDER, insert, record_run, save
+from report import FOLDER, fewer, insert, record_run, save, stays
 
 from attnflow import capture, raw
 from attnflow.probes import verb_number
@@ -35,6 +35,7 @@ from attnflow.probes.rates import Mean
 # The leading variant of each table: what the page calls blank-out and the size of the gradient.
 LEADING = tuple(next(v for v in tables.VARIANTS if v.table == table) for table in tables_page.TABLES)
 NAME = "reproduction-training"
+COUNT = 500
 COLOURS = {"raw": "#0072b2", "rollout": "#d55e00", "flow": "#009e73"}
 STYLES = ("-", "--", ":", "-.")
 AUTHORS = "authors"
@@ -164,7 +165,7 @@ def main(arguments: list[str] | None = None) -> pd.DataFrame:
     parse.add_argument("--run", type=Path, action="append", help="folder with step-* folders; once for each training")
     parse.add_argument("--step", type=int, action="append", help="only the models after so many steps; may be repeated")
     parse.add_argument("--data", type=Path, help="folder with valid.tsv.gz")
-    parse.add_argument("--count", type=int, default=500, help="sentences (default: 500)")
+    parse.add_argument("--count", type=int, default=COUNT, help="sentences; with fewer the docs stay")
     parse.add_argument("--work", type=Path, default=Path("build/tables"), help="where finished parts are kept")
     parse.add_argument("--docs", type=Path, default=FOLDER.parent, help="where the numbers and the figure are written")
     parse.add_argument("--add", action="store_true", help="keep the recorded numbers of runs that are not named")
@@ -182,8 +183,9 @@ def main(arguments: list[str] | None = None) -> pd.DataFrame:
     rows = (row for run in options.run for row in records(run, options.data, count, work, options.step))
     frame = pd.DataFrame(rows)
     print(frame.to_string(index=False, float_format="%.4f"))
-    if options.data is not None and not options.quick:
-        file = options.docs / "data" / f"{NAME}.csv"
+    file = options.docs / "data" / f"{NAME}.csv"
+    small = fewer("--count", options.count, COUNT)
+    if options.data is not None and not options.quick and not stays(file, small):
         file.parent.mkdir(parents=True, exist_ok=True)
         if options.add:
             frame = tables.added(pd.read_csv(file), frame, "run")

@@ -80,6 +80,17 @@ def test_a_model_that_was_not_run_stays_as_recorded(module, monkeypatch, tmp_pat
     assert found == [["MiniLM", "alti", 0.2], ["SmolLM2", "attention", 0.4], ["SmolLM2", "norm", 0.3]]
 
 
+def test_fewer_sentences_than_recorded_leave_the_recorded_ones(module, monkeypatch, tmp_path):
+    bench = module("edges_compare")
+    monkeypatch.setattr(bench, "CSV", tmp_path / "edges.csv")
+    rows = pd.DataFrame({"model": "MiniLM", "edges": ["norm", "norm", "alti"], "mean": 0.1, "n": [120, 119, 500]})
+    assert bench.fewer_than_recorded(rows) == ""
+    rows.to_csv(bench.CSV, index=False)
+    assert bench.fewer_than_recorded(rows.assign(n=[120, 60, 500])) == ""
+    assert bench.fewer_than_recorded(rows[:2].assign(n=3)) == "MiniLM with norm has 3 sentences, 120 are recorded"
+    assert bench.fewer_than_recorded(rows.assign(model="SmolLM2", n=3)) == ""
+
+
 def test_edges_with_fewer_sentences_are_named(module):
     said = module("edges_compare").said
     assert said("MiniLM", pd.Series({"attention": 500, "norm": 120})) == "MiniLM 500 (norm 120)"

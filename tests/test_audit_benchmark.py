@@ -116,7 +116,11 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     for _ in range(2):
         page.write(target, "lstm-sst", {"uniform": again}, made, tmp_path)
     text, rows = target.read_text(), (tmp_path / "data" / "debate.csv").read_text()
-    assert "| BiLSTM, SST | 0.500 / 0.250 |" in text and (tmp_path / "images" / "debate.svg").is_file()
+    assert (
+        "| BiLSTM, SST |" in text
+        and "lstm,sst,uniform,trained,F1,0.5000," in rows
+        and (tmp_path / "images" / "debate.svg").is_file()
+    )
     assert text.startswith("# Page") and "below" in text and "\nold" not in text
     assert text.count("](images/debate.svg)") == 1
     assert rows.count("lstm,sst,uniform,uniform,F1,0.2500,0.822") == 1 and "guide" not in rows
@@ -319,6 +323,18 @@ def test_all_parts_at_toy_size(load, tmp_path, capsys):
     assert "transformer,sst,guide,flow,F1," in rows and "lstm,imdb,imposter,λ 0.01,JSD," in rows
     bench.main(arguments)
     assert "imposter" not in capsys.readouterr().out and page.read_text() == text
+
+
+def test_a_run_on_fewer_texts_leaves_the_docs_as_they_are(load, tmp_path, capsys):
+    bench, own = load("audit"), ["--work", "w", "--data", "d"]
+    assert bench.arguments([*own, "--part", "lstm-imdb", "--tokens", "150"]).writes
+    assert not bench.arguments([*own, "--part", "lstm-imdb", "--tokens", "149"]).writes
+    assert not bench.arguments([*own, "--part", "lstm-sst", "--train", "9000"]).writes  # its own limit is none
+    assert not bench.arguments(["--quick"]).writes
+    assert not bench.arguments(["--quick", "--page", str(FOLDER.parent / "docs" / "debate.md")]).writes
+    assert bench.arguments([*own, "--train", "9", "--page", str(tmp_path / "debate.md")]).writes
+    said = "--tokens 149 is a limit below that of the recorded run on imdb: debate.md stays as it is."
+    assert said in capsys.readouterr().out
 
 
 def test_the_docs_page_is_drawn_from_its_csv_file(load, tmp_path):

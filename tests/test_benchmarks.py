@@ -78,6 +78,10 @@ def test_a_small_run_leaves_recorded_pages_alone(alone, monkeypatch, capsys, tmp
         report.write("made", "Title", ["x"], [[1]], "Text.", "python benchmarks/made.py")
         assert expected in page.read_text() and (page.parent / "made.md").exists() is not quick
     assert "--quick: page.md stays as it is." in capsys.readouterr().out
+    few = report.fewer("--count", 5, 9)
+    assert report.stays(page, few) and not report.stays(tmp_path / "elsewhere.md", few)
+    assert not report.stays(page, report.fewer("--count", 9, 9))
+    assert "--count 5 is fewer than the 9 recorded: page.md stays as it is." in capsys.readouterr().out
     text = (page.parent / "made.md").read_text()
     for part in ("Made by `python benchmarks/made.py` on ", " in ", "torch ", "transformers ", "Python ", "cores."):
         assert part in text

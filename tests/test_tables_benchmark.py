@@ -22,7 +22,7 @@ DOCS = FOLDER.parent / "docs"
 def load(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield importlib.import_module
-    for name in ("tables", "tables_page", "tables_rows", "report", "probe_models"):
+    for name in ("tables", "tables_page", "tables_rows", "report", "probe_models", "training_curve"):
         sys.modules.pop(name, None)
 
 
@@ -230,6 +230,30 @@ def test_table_3_takes_several_classifiers(load, monkeypatch, tmp_path):
     assert [(a["model"], a["n"], a["accuracy"]) for a in accuracy] == [("one", 2, 0.5), ("two", 2, 0.5)]
     assert {r["model"] for r in found} == {"one", "two"} and len(found) == 2 * 3 * 2 * len(tables.VARIANTS_3)
     assert found[0]["variant"] == "CLS row, Σ abs(gradient)" and [n["model"] for n in noise] == ["one", "two"]
+
+
+def recorded():
+    """What the docs hold, to the byte."""
+    return {path: path.read_bytes() for path in DOCS.rglob("*") if path.is_file()}
+
+
+def test_fewer_sentences_leave_the_docs_as_they_are(load, monkeypatch, tmp_path, capsys):
+    tables, before = load("tables"), recorded()
+    monkeypatch.setattr(tables, "compute", lambda options: tables.tables_page.read(DOCS))
+    tables.main(["--data", str(tmp_path), "--count", "1999"])
+    curve = load("training_curve")
+    row = {"run": "x", "sentences": 1, "accuracy": 1.0, "table": "Table 1", "method": "raw", "layer": 0, "mean": 0.0}
+    monkeypatch.setattr(curve, "records", lambda *given: [row])
+    curve.main(["--data", str(tmp_path), "--run", str(tmp_path), "--count", "499"])
+    probes = load("probe_models")
+    monkeypatch.setattr(probes, "page_of", lambda *given: ("", None))
+    probes.main(["--data", str(tmp_path), "--pronouns", "3167"], loaded=(None, None))
+    said = capsys.readouterr().out
+    assert "--count 1999 is fewer than the 2000 recorded: reproduction.md stays as it is." in said
+    assert "--count 499 is fewer than the 500 recorded: reproduction-training.csv stays as it is." in said
+    assert "--pronouns 3167 is fewer than the 3168 recorded: probe_models.md stays as it is." in said
+    assert recorded() == before
+    assert probes.fewer_than(tmp_path / "new.md", (1, 1, 1)) == ""
 
 
 def test_the_figure_of_the_probes_is_drawn_from_its_csv_files(load, tmp_path):
