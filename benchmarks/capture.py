@@ -1,7 +1,7 @@
 """What capture costs: time and peak memory against plain sdpa and against eager ``output_attentions=True``.
 
     python benchmarks/capture.py            # all lengths, some minutes
-    python benchmarks/capture.py --quick    # 128 and 512 tokens, fewer rounds
+    python benchmarks/capture.py --quick    # two layers of one shape, 16 tokens, one round
 
 Random models of the shapes of BERT-base, GPT-2-small and a small Llama with grouped heads. Times are of one thread,
 interleaved in one process (the least of several rounds); memory is the peak of the resident set above the loaded model,
@@ -127,11 +127,11 @@ def _status(name: str) -> float:
     return int(line.split()[1]) / 1024
 
 
-def table(title: str, lengths: list[int], cell: Callable[[str, int, str], str]) -> list[str]:
+def table(title: str, shapes: tuple[str, ...], lengths: list[int], cell: Callable[[str, int, str], str]) -> list[str]:
     """A Markdown table: one row for each shape and length, one column for each method."""
     out = [f"## {title}", "", "| shape | tokens | " + " | ".join(METHODS) + " |"]
     out.append("|---|---:|" + "---:|" * len(METHODS))
-    for shape in SHAPES:
+    for shape in shapes:
         for length in lengths:
             out.append(f"| {shape} | {length} | " + " | ".join(cell(shape, length, m) for m in METHODS) + " |")
     return [*out, ""]
@@ -164,17 +164,20 @@ def verdicts(taken: dict[Any, dict[str, float]], memory: dict[Any, float], lengt
 def main() -> None:
     """Measure, print, write."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--quick", action="store_true", help="two layers, 16 tokens, one round, nothing written")
+    arguments.add_argument(
+        "--quick", action="store_true", help="two layers of one shape, 16 tokens, one round, nothing written"
+    )
     arguments.add_argument("--rounds", type=int, default=6)
     chosen = arguments.parse_args()
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(1)
     lengths = [16] if chosen.quick else [128, 512, 1024, 2048]
+    shapes = SHAPES[-1:] if chosen.quick else SHAPES
     # Before anything is computed in this process: its children then start from the same state.
     weighed = lengths if chosen.quick else [n for n in lengths if n in WEIGHED]
-    memory = {(s, n, m): peak(s, n, m) for s in SHAPES for n in weighed for m in METHODS}
+    memory = {(s, n, m): peak(s, n, m) for s in shapes for n in weighed for m in METHODS}
     rounds = 1 if chosen.quick else chosen.rounds
-    taken = {(s, n): times(s, n, rounds if n <= 512 else max(2, rounds // 2)) for s in SHAPES for n in lengths}
+    taken = {(s, n): times(s, n, rounds if n <= 512 else max(2, rounds // 2)) for s in shapes for n in lengths}
     lines = [
         "# What capture costs",
         "",
@@ -184,6 +187,7 @@ def main() -> None:
         "",
         *table(
             "Time, as a multiple of plain sdpa",
+            shapes,
             lengths,
             lambda s, n, m: (
                 f"{taken[s, n][m]:.3f} s" if m == "sdpa" else f"{taken[s, n][m] / taken[s, n]['sdpa']:.2f}×"
@@ -191,6 +195,7 @@ def main() -> None:
         ),
         *table(
             "Peak memory above the loaded model, MiB",
+            shapes,
             weighed,
             lambda s, n, m: f"{memory[s, n, m]:.0f}",
         ),
