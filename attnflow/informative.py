@@ -42,6 +42,7 @@ class Informative:
         rows: how far the outputs rank the inputs alike: the mean rank correlation between outputs, 1 where all have the
             same ranking; None where one output is known.
         flat: True if one output is known and all inputs have nearly the same score for it.
+        rounding: the share that is left of sums that cancel, where the scores are such sums and so rounding error.
 
     >>> i = Informative(first=0.9997, special=0.0, position=0.4, rows=None)
     >>> i.doubts
@@ -55,11 +56,14 @@ class Informative:
     position: float | None
     rows: float | None
     flat: bool = False
+    rounding: float | None = None
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """Reasons to doubt that the scores say something about this text."""
         out = ["all inputs have nearly the same score, which ranks nothing"] if self.flat else []
+        if self.rounding is not None:
+            out.append(f"the scores are rounding error: {self.rounding:.0e} is left of what was added up")
         if self.first >= MUCH:
             out.append(f"{self.first:.0%} of the mass is on the first token")
         if self.special >= MUCH and self.special > self.first + 0.01:
@@ -87,7 +91,7 @@ class Informative:
 
     def to_dict(self) -> dict[str, Any]:
         """The figures and the line."""
-        figures = {name: getattr(self, name) for name in ("first", "special", "position", "rows", "flat")}
+        figures = {name: getattr(self, name) for name in ("first", "special", "position", "rows", "flat", "rounding")}
         return {**figures, "line": self.line}
 
 
@@ -105,7 +109,8 @@ def informative(r: Relevance) -> Informative:
     first = float(rows[:, 0].sum()) / total if total else 0.0
     special = r.dropped if r.dropped is not None else r.special_share
     agreed = r.row_agreement if scores.ndim == 1 else row_agreement(scores)
-    return Informative(first, special, _with_position(rows), agreed, scores.ndim == 1 and flat(r.scores[-1]))
+    alike = scores.ndim == 1 and flat(r.scores[-1])
+    return Informative(first, special, _with_position(rows), agreed, alike, r.rounding)
 
 
 def flat(scores: npt.NDArray[np.floating[Any]]) -> bool:

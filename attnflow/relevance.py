@@ -89,6 +89,8 @@ class Relevance:
         predicted: what the model predicted, in a sentence, where it was asked.
         row_agreement: for one output, how far others rank the inputs alike, where they were looked at; see
             :attr:`informative`.
+        rounding: of scores that are sums which cancel, the share of their parts that is left: what rounding leaves of
+            zero. None where the scores are none.
         notes: what a reader should know: layers without attention, sinks, a change of dtype.
         report: what the method found out about its own scores.
 
@@ -123,6 +125,7 @@ class Relevance:
     joins: tuple[str, ...] = ()
     predicted: str | None = None
     row_agreement: float | None = None
+    rounding: float | None = None
     notes: tuple[str, ...] = ()
     report: Report | None = None
 
@@ -381,7 +384,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "position": (int, np.integer), "position_token": (str,), "unit": (str,), "dropped": (float, int), "target": (str,),
     "heads": (str, int, tuple, list), "residual": (float, int, str, tuple, list, np.ndarray), "start_layer": (int,),
     "edges": (str,), "rescaled": (bool,), "joins": (tuple, list), "kept_rows": (tuple, list),
-    "predicted": (str,), "row_agreement": (float, int), "notes": (tuple, list), "report": (Mapping,),
+    "predicted": (str,), "row_agreement": (float, int), "rounding": (float, int), "notes": (tuple, list),
+    "report": (Mapping,),
 }  # fmt: skip
 # Those that settings tell under the same name.
 _PLAIN = ("position", "position_token", "dropped", "heads", "residual", "start_layer", "edges")

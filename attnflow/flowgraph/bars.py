@@ -280,7 +280,9 @@ def informative_lines(bars: Sequence[Bars], places: Sequence[Place]) -> dict[str
             continue
         rows = [s for place in others if not b.of_inputs and (s := b.scores(place)) is not None]
         agreed = row_agreement(np.nan_to_num(np.abs(np.stack([scores, *rows])))) if rows else None
-        one = Relevance(scores[None], b.sources[0].tokens, (0,), b.name, row_agreement=agreed)
+        one = Relevance(
+            scores[None], b.sources[0].tokens, (0,), b.name, row_agreement=agreed, rounding=b.sources[0].rounding
+        )
         out[b.name] = one.informative.line
     return out
 

@@ -261,13 +261,23 @@ def from_winogender(row: Row, where: str = "the row") -> PronounExample:
         )
     occupation, participant, answer, gender = parts
     text = row["sentence"]
-    spans = [find_word(text, name) for name in (occupation, participant)]
+    spans = [_as_it_stands(text, name, where) for name in (occupation, participant)]
     pronoun = _pronoun(text, where)
     first, second = sorted(spans)
     word = text[slice(*pronoun)]
     return PronounExample(
         text, pronoun, (first, second), (word, word), (first, second).index(spans[int(answer)]), gender
     )
+
+
+def _as_it_stands(text: str, name: str, where: str) -> Span:
+    """Where a name of a sentid stands: there in lower case, and in the text also with a capital ("Someone met …")."""
+    for word in (name, name.capitalize()):
+        try:
+            return find_word(text, word)
+        except InputError:
+            continue
+    raise InputError(f"{where} has {name!r} in its sentid, and the sentence has no such word: {text!r}")
 
 
 def _pronoun(text: str, where: str) -> Span:

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 MODES = ("form", "referent")
 PROMPT = ' The pronoun "{pronoun}" refers to'
 """What follows the text in mode "referent"; the name comes next, with "the" where the text has an article before it."""
-_ARTICLE = re.compile(r"\b(?:the|an?)\s+$", re.IGNORECASE)
+# What tells that a common word follows, which is spoken of again with "the": the nurse, my sister, Ann's nurse.
+_DETERMINER = re.compile(r"(?:\b(?:the|an?|my|your|his|her|its|our|their|this|that)|['’]s)\s+$", re.IGNORECASE)
+# Words that stand for somebody without a name: their capital is that of the sentence.
+_NAMELESS = {"someone", "somebody", "anyone", "anybody", "everyone", "everybody"}
 
 __all__ = [
     "MODES",
@@ -217,13 +220,15 @@ def _question(tokenizer: Any, example: PronounExample, kind: str, mode: str) -> 
 def _continued(example: PronounExample) -> tuple[str, tuple[str, str]]:
     """The words behind the text, and what follows them for each referent, in its own case.
 
-    A name that has an article in the text gets "the"; one without is a proper name, and stands alone.
+    A name that has an article or a possessive in the text gets "the"; one without is a proper name, and stands alone.
+    "Someone" at the start of a sentence is no name, and loses its capital.
     """
     prompt = PROMPT.format(pronoun=example.text[slice(*example.pronoun)].lower())
-    articles = [_ARTICLE.search(example.text[:start]) is not None for start, _ in example.referents]
+    articles = [_DETERMINER.search(example.text[:start]) is not None for start, _ in example.referents]
+    names = tuple(name.lower() if name.lower() in _NAMELESS else name for name in example.names)
     if all(articles):
-        return f"{prompt} the", example.names
-    a, b = (f"the {n}" if article else n for n, article in zip(example.names, articles, strict=True))
+        return f"{prompt} the", (names[0], names[1])
+    a, b = (f"the {n}" if article else n for n, article in zip(names, articles, strict=True))
     return prompt, (a, b)
 
 

@@ -192,11 +192,12 @@ def reductions_of(
         with torch.no_grad():
             notes += _far(method, steps, float(delta or 0.0), float((forward(*points) - forward(*ends)).sum()))
     known: dict[str, Any] = {"position": goal.position, "target": goal.label}
+    left = {reduce: _left(parts) if reduce in CANCELLING else None for reduce in reduces}
     return {
         reduce: Relevance(
             _scores(example, parts, REDUCTIONS[reduce])[None], example.tokens, ("input",), "gradient",
             {"attribution": method, "reduce": reduce, **settings}, example.name,
-            notes=notes + _cancelled(parts, reduce), **known,
+            notes=notes + _cancelled(left[reduce], reduce), rounding=left[reduce], **known,
         )
         for reduce in reduces
     }  # fmt: skip
@@ -229,16 +230,19 @@ def scale_share(example: Example, goal: Goal) -> float:
     return sum(float(p.sum(-1).abs().sum()) for p in products) / total if total else float("nan")
 
 
-def _cancelled(parts: Sequence[Tensor], reduce: str) -> tuple[str, ...]:
-    """A note, and a warning, where the dimensions of a position cancel and their sum is rounding error."""
-    if reduce not in CANCELLING:
-        return ()
+def _left(parts: Sequence[Tensor]) -> float | None:
+    """|Σg| / Σ|g| where the dimensions of a position cancel and their sum is rounding error."""
     total = sum(float(p.detach().abs().double().sum()) for p in parts)
     left = sum(float(p.detach().double().sum(-1).abs().sum()) for p in parts)
-    if left >= NOISE * total:
+    return left / total if left < NOISE * total else None
+
+
+def _cancelled(left: float | None, reduce: str) -> tuple[str, ...]:
+    """A note, and a warning, where what is ``left`` of a sum is rounding error."""
+    if left is None:
         return ()
     note = (
-        f"reduce={reduce!r} adds up dimensions that cancel: |Σg| / Σ|g| is {left / total:.0e}, which is rounding "
+        f"reduce={reduce!r} adds up dimensions that cancel: |Σg| / Σ|g| is {left:.0e}, which is rounding "
         "error. A norm behind the embeddings ignores what is added to all dimensions, so this sum is zero in exact "
         "arithmetic and its ranking means nothing. Use the size of the gradient:  reduce='abs_sum'  or  reduce='l2'"
     )

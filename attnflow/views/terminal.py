@@ -170,9 +170,9 @@ def show_results(results: Sequence[Relevance], console: Console, top: int | None
 
 
 def head(results: Sequence[Relevance]) -> list[str]:
-    """What the model predicted, and which input each method says it drew on most."""
+    """What the model predicted, and which input each method says it drew on most; rounding error says nothing."""
     said = next((r.predicted for r in results if r.predicted), None)
-    most = drawn_on({r.method: (r.tokens, r.scores[-1]) for r in results})
+    most = drawn_on({r.method: (r.tokens, r.scores[-1]) for r in results if r.rounding is None})
     return [*([show_line(said)] if said else []), *([f"It drew most on {most}."] if most else [])]
 
 

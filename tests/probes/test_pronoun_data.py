@@ -35,6 +35,12 @@ def test_winogender(tmp_path):
     assert len(read(tmp_path / "all_sentences.tsv", 2)) == 2
 
 
+def test_winogenders_someone_also_begins_a_sentence(tmp_path):
+    row = "accountant.someone.1.male.txt\tSomeone met with the accountant to get help filing his taxes.\n"
+    (found,) = read(written(tmp_path / "all_sentences.tsv", f"sentid\tsentence\n{row}"))
+    assert found.names == ("Someone", "accountant") and found.gold == 0 and found.text[slice(*found.pronoun)] == "his"
+
+
 def test_gap_keeps_whole_names_and_leaves_out_what_is_neither(tmp_path):
     found = read(written(tmp_path / "gap-test.tsv", GAP))
     assert [e.names for e in found] == [('Ann "Bo" Lee', "Eve Ray"), ("Bob", "Jim")]
@@ -45,7 +51,7 @@ def test_gap_keeps_whole_names_and_leaves_out_what_is_neither(tmp_path):
     ("a\tb\n1\t2\n", "has the columns a, b; pronoun examples have sentid and sentence"),
     ("sentid\tsentence\nx.1\tHe left.\n", "line 2 has the sentid 'x.1'"),
     ("sentid\tsentence\na.b.0.male.txt\tThe a saw the b.\n", "line 2 has no pronoun that is known"),
-    ("sentid\tsentence\na.b.0.male.txt\tThe c saw the b and he left.\n", "'a' is not in the text"),
+    ("sentid\tsentence\na.b.0.male.txt\tThe c saw the b and he left.\n", "line 2 has 'a' in its sentid, and"),
     (GAP.replace("\t31\t", "\t30\t"), "line 2 says that 'she' stands at 30, and the text has ' sh' there"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_said_with_its_line(tmp_path, text, said):

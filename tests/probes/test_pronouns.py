@@ -216,3 +216,16 @@ def test_what_does_not_fit_is_an_error(masked, causal):
     same = PronounExample.of("Mary convinced John of [MASK] love.", ("Mary", "John"), ("his", "his"))
     with pytest.raises(AttnFlowError, match="the same tokens as far"):
         probe(*causal, same)
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "answers"),
+    [
+        ("Someone met with the accountant and told him", ("Someone", "accountant"), ("someone", "the accountant")),
+        ("My sister met the nurse and told him", ("sister", "nurse"), ("sister", "nurse")),
+        ("Ann’s sister met Bob and told him", ("sister", "Bob"), ("the sister", "Bob")),
+    ],
+)
+def test_a_name_is_spoken_of_again_as_people_would(text, names, answers):
+    prompt, found = pronouns._continued(PronounExample.of(text, names, ("he", "he"), "him"))
+    assert found == answers and prompt.endswith(" refers to the") is (answers == names)

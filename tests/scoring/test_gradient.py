@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 
 import numpy as np
 import pytest
@@ -267,6 +268,21 @@ def test_adding_to_all_dimensions_changes_nothing_behind_a_layer_norm(name, canc
     assert torch.allclose(*moved, atol=1e-4) is cancels
     grad, _ = by_hand(name)
     assert (float(grad.sum(-1).abs().sum() / grad.abs().sum()) < NOISE) is cancels
+
+
+def test_rounding_error_is_a_doubt_and_says_nothing_of_what_was_drawn_on():
+    from attnflow.views.terminal import head
+
+    with pytest.warns(AttnFlowWarning, match="rounding error"):
+        noise = gradient(tiny("bert"), None, IDS, reduce="abs_of_sum")
+    assert noise.rounding < NOISE and "the scores are rounding error: " in noise.informative.doubts[0]
+    assert noise.informative.to_dict()["rounding"] == noise.rounding
+    assert head([noise]) == []
+    size = gradient(tiny("bert"), None, IDS)
+    assert size.rounding is None and "rounding" not in size.informative.line and head([size])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no norm takes the mean away
+        assert gradient(tiny("llama"), None, IDS, reduce="abs_of_sum").rounding is None
 
 
 # Whether all that is made of words, positions and types goes through a norm: a residual connection keeps the scale.
