@@ -4,7 +4,8 @@
     python benchmarks/edges.py certificate --model mpnet=FOLDER …         # and others, each a folder with a tokenizer
 
 Every layer is decomposed on a few sentences (edges="norm"); the number is the largest error of a layer, relative to the
-length of the vector that the model computed. Models are run in float32. Writes docs/benchmarks/edges.md.
+length of the vector that the model computed. Models are run in float32. Writes docs/benchmarks/edges.md, where the rows
+of models that are not named stay as recorded.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
-from report import FOLDER, insert, markdown
+from report import FOLDER, insert, markdown, table_rows
 from weights import minilm, smollm2
 
 from attnflow import capture
@@ -66,7 +67,9 @@ def main() -> None:
         layers, parts, zeroing = measured(model, tokenizer)
         lines.append([name, type(model).__name__, layers, f"{parts:.1e}", f"{zeroing:.1e}"])
         print(*lines[-1], flush=True)
-    text = markdown(["model", "class", "layers", "parts", "layer run again"], lines)
+    recorded = {row[0]: row for row in table_rows(FOLDER / "edges.md", "certificate")}
+    rows = recorded | {row[0]: row for row in lines}
+    text = markdown(["model", "class", "layers", "parts", "layer run again"], list(rows.values()))
     insert(FOLDER / "edges.md", "certificate", f"Largest relative error of a layer on {len(TEXTS)} texts.\n\n{text}")
 
 

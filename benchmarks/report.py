@@ -26,8 +26,8 @@ _START = time.monotonic()
 
 
 def quick() -> bool:
-    """Whether this run is a small one, which records nothing."""
-    return "--quick" in sys.argv
+    """Whether this run is a small one, which records nothing; argparse also takes the beginning of an option."""
+    return any(len(a) > 2 and "--quick".startswith(a) for a in sys.argv[1:])
 
 
 def stays(path: Path, small: str = "") -> bool:
@@ -132,14 +132,25 @@ def write(
 
 def insert(path: Path, key: str, text: str) -> None:
     """Put ``text`` between the marks ``<!-- key -->`` and ``<!-- /key -->`` of a page; what is outside stays."""
+    before, _, after = _around(path, key)
+    if not stays(path):
+        path.write_text(f"{before}<!-- {key} -->\n\n{text.strip()}\n\n<!-- /{key} -->{after}", encoding="utf-8")
+
+
+def table_rows(path: Path, key: str) -> list[list[str]]:
+    """The rows of the table between the marks of a page, without its head."""
+    lines = [line for line in _around(path, key)[1].splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def _around(path: Path, key: str) -> tuple[str, str, str]:
+    """What stands before, between and after the marks of a page."""
     first, last = f"<!-- {key} -->", f"<!-- /{key} -->"
-    page = path.read_text(encoding="utf-8")
-    before, found, rest = page.partition(first)
-    _, closed, after = rest.partition(last)
+    before, found, rest = path.read_text(encoding="utf-8").partition(first)
+    between, closed, after = rest.partition(last)
     if not found or not closed:
         raise SystemExit(f"{path} has no {first} … {last}, so there is no place for the result.")
-    if not stays(path):
-        path.write_text(f"{before}{first}\n\n{text.strip()}\n\n{last}{after}", encoding="utf-8")
+    return before, between, after
 
 
 def save(figure: Any, path: Path) -> None:

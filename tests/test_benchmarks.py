@@ -78,6 +78,9 @@ def test_a_small_run_leaves_recorded_pages_alone(alone, monkeypatch, capsys, tmp
         report.write("made", "Title", ["x"], [[1]], "Text.", "python benchmarks/made.py")
         assert expected in page.read_text() and (page.parent / "made.md").exists() is not quick
     assert "--quick: page.md stays as it is." in capsys.readouterr().out
+    for given, small in (("--qui", True), ("--", False), ("--quicker", False)):
+        monkeypatch.setattr(sys, "argv", ["page.py", given])
+        assert report.quick() is small
     few = report.fewer("--count", 5, 9)
     assert report.stays(page, few) and not report.stays(tmp_path / "elsewhere.md", few)
     assert not report.stays(page, report.fewer("--count", 9, 9))
@@ -99,6 +102,8 @@ def test_a_small_run_leaves_recorded_pages_alone(alone, monkeypatch, capsys, tmp
         report.record_run(page.parent / "runs.csv", [tmp_path, tmp_path / "nothing"])
     days = [line.split(",")[0] for line in (page.parent / "runs.csv").read_text().splitlines()]
     assert [days[i] for i in (0, 3, 4)] == ["day", "1", "2"] and len(days) == 7
+    report.insert(page, "key", report.markdown(["model", "value"], [["a", 1], ["b", 2]]))
+    assert report.table_rows(page, "key") == [["a", "1"], ["b", "2"]]
     with pytest.raises(SystemExit, match="has no <!-- other -->"):
         report.insert(page, "other", "x")
 
