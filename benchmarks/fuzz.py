@@ -33,7 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from report import insert, markdown  # noqa: E402
+from report import insert, made, markdown  # noqa: E402
 
 import attnflow  # noqa: E402
 from attnflow import AttnFlowError  # noqa: E402
@@ -397,9 +397,9 @@ def main() -> None:
     found = {name: PARTS[name](scale, write) for name in chosen}
     if write and (given.part is None or given.part == "page"):
         found = {name: found.get(name) or kept(name) for name in PARTS}
-        made = table(found)
-        print(made)
-        insert(ROOT / "docs" / "reliability.md", "fuzz", made)
+        text = f"{table(found)}\n\n{made()}"
+        print(text)
+        insert(ROOT / "docs" / "reliability.md", "fuzz", text)
     bad = [v for state in found.values() for v in _violations(state)]
     for one in bad[:40]:
         print("VIOLATION", one)

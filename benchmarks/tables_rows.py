@@ -108,13 +108,13 @@ def accuracy_table(accuracy: pd.DataFrame) -> str:
 
 
 def training_table(training: pd.DataFrame) -> str:
-    """The first, second, middle and last model of every training: accuracy and the correlations of two layers."""
+    """The first, second and last model of every training: accuracy and the correlations of two layers."""
     last = int(training["layer"].max())
     values = training.set_index(["run", "sentences", "table", "method", "layer"])["mean"]
     lines = []
     for run, of_run in training.groupby("run", sort=False):
         seen = sorted(of_run["sentences"].unique())
-        for at in dict.fromkeys(seen[i] for i in (0, min(1, len(seen) - 1), len(seen) // 2, -1)):
+        for at in dict.fromkeys(seen[i] for i in (0, min(1, len(seen) - 1), -1)):
             found = [
                 values.get((run, at, table, method, layer), float("nan"))
                 for table in TABLES

@@ -25,7 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pandas as pd
 import zoo
-from report import insert, markdown
+from report import insert, made, markdown
 
 DOCS = zoo.HERE.parent / "docs"
 CSV = DOCS / "data" / "zoo-edges.csv"
@@ -154,6 +154,7 @@ def section(rows: dict[str, Row]) -> str:
             "computed, to 10⁻³ of its size, with norms that have gains and biases. *Run again*: every layer gives the "
             "same output a second time, and was run with each value at zero. Both are two columns of the table below, "
             "with the largest error of a layer; all reasons are in [zoo-edges.csv](data/zoo-edges.csv).",
+            made(),
             markdown(("", "types"), list(counts(rows).items())),
             "Why layers were not decomposed:",
             markdown(("pattern", "types", "for example"), reasons(rows)),

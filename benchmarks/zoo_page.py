@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import transformers
+from report import made
 
 Row = dict[str, Any]
 HEAD = ("type", "model", "route", "layers", "row sums", "first length", "second length")
@@ -97,6 +98,7 @@ def page(rows: dict[str, Row]) -> str:
         "values with. The second length is beyond the windows, blocks and chunks of the model, which are made small. "
         "For every type in the table the output after the capture equals the output before bit for bit, and "
         "attention implementation, configuration, hooks, flags and parameters are as they were.",
+        made(),
         _table(("", "types"), [(name, str(n)) for name, n in counts(rows).items()]),
         "## By route",
         _table(("route", "types"), [(f"`{r}`", str(n)) for r, n in routes.most_common()]),

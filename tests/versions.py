@@ -107,6 +107,9 @@ def told(python: Path) -> str:
     return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
+START = time.monotonic()
+
+
 def page(rows: list[tuple[Versions, str, dict[str, str]]]) -> str:
     """The whole page."""
     head = ("", "Python", "torch", "transformers", *TESTS)
@@ -115,7 +118,8 @@ def page(rows: list[tuple[Versions, str, dict[str, str]]]) -> str:
     return f"""# Versions
 
 Written by `make test-versions` on {time.strftime("%Y-%m-%d")}: the quick tests of capture, flow and importance
-(gradient, blank-out), each row in an environment of its own with pip's newest of everything else.
+(gradient, blank-out), in {(time.monotonic() - START) / 60:.0f} minutes.
+Each row has an environment of its own with pip's newest of everything else.
 Every row has the torch of constraints.txt: other versions bring gigabytes of CUDA packages and were not tried.
 
 {table}
