@@ -12,7 +12,9 @@ drawn. ``--redraw`` draws it again without a computation. ``--quick`` uses a few
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib.util
+import json
 import math
 import re
 import tempfile
@@ -23,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from report import FOLDER, fewer, made, markdown, save, stays
+from report import FOLDER, RUNS, fewer, made, markdown, save, stays
 
 from attnflow.models.loading import load
 from attnflow.probes import data, grammar, pronouns, verb_number
@@ -166,6 +168,26 @@ def made_up() -> tuple[Path, tuple[Any, Any]]:
     return folder, (BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **sizes)).eval(), tokenizer)
 
 
+def training_of(folder: Any) -> list[str]:
+    """How the model was trained, where train_masked.py left it beside the model: its facts and its runs."""
+    facts, runs = Path(str(folder)) / "training.json", Path(str(folder)) / RUNS
+    if not facts.is_file():
+        return []
+    told = (
+        f"{name} {n:.4g}" if isinstance(n, float) else f"{name} {n}"
+        for name, n in json.loads(facts.read_text()).items()
+    )
+    made_by = [f"Trained by `{r['command']}` on {r['day']} in {r['duration']}." for r in _table(runs)]
+    return ["\n".join([*made_by, f"Training and its held-out sentences: {', '.join(told)}."])]
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def page_of(options: argparse.Namespace, loaded: tuple[Any, Any], counts: tuple[int, int, int]) -> tuple[str, Any]:
     """The text of the page, and the numbers by layer."""
     (model, tokenizer), (count, by_layer, many) = loaded, counts
@@ -185,6 +207,7 @@ def page_of(options: argparse.Namespace, loaded: tuple[Any, Any], counts: tuple[
         "mean and its 95 % interval. Right: the share of sentences where a method points to the referent that the\n"
         "model chose (solid), and the share where it points to the first referent (dotted).",
         f"All numbers: [verb number]({files[0]}), [pronouns]({files[1]}).",
+        *training_of(options.model),
         "## Verb number: Linzen et al.'s test sentences, by number of attractors",
         right,
         "## Pronouns: the sentences of the paper and of its notebook",

@@ -5,9 +5,9 @@
 The encoder is all-MiniLM-L6-v2 (6 layers × 12 heads × 384), which comes without a language-model head. The head is
 BERT's: a dense layer, a layer norm, and a decoder that shares the word embeddings. The data folder holds sst2/,
 imdb/, agnews/ and verb-number/; sentences of their training files are learned from, and those of their test files are
-held out. Perplexity and top-1 on masked tokens of held-out sentences are printed and saved in training.json, with the
-share of the most frequent token beside them. A run that was stopped goes on from its last checkpoint. ``--quick``
-trains for three steps on made-up sentences. The model goes to benchmarks/probe_models.py --model FOLDER.
+held out. Perplexity and top-1 on masked tokens of held-out sentences are printed and saved in training.json, with what
+the frequencies of the tokens alone would give beside them. A run that was stopped goes on from its last checkpoint.
+``--quick`` trains for three steps on made-up sentences. The model goes to benchmarks/probe_models.py --model FOLDER.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from report import RUNS, record_run
 from train_sst2 import freeze, minilm
 
 SHORTEST, LONGEST = 5, 40  # words of a sentence
@@ -134,6 +135,19 @@ def measure(model: Any, tokenizer: Any, texts: list[str]) -> dict[str, float]:
     }  # fmt: skip
 
 
+def of_frequencies(tokenizer: Any, train: list[str], held: list[str]) -> float:
+    """The perplexity of held-out tokens where nothing but the frequency of each token in training is known.
+
+    Every token of the vocabulary is counted once more than it was seen.
+    """
+    counts = np.ones(len(tokenizer))
+    for start in range(0, len(train), 1000):
+        ids = tokenizer(train[start : start + 1000], add_special_tokens=False)["input_ids"]
+        counts += np.bincount(np.concatenate([np.array(x, int) for x in ids]), minlength=len(counts))
+    asked = np.concatenate([np.array(x, int) for x in tokenizer(held, add_special_tokens=False)["input_ids"]])
+    return float(np.exp(-np.log(counts[asked] / counts.sum()).mean()))
+
+
 class Run:
     """One training run: the model, its optimiser, and how many steps were made."""
 
@@ -239,9 +253,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "steps": run.step, "batch": options.batch, "rate": options.rate, "frozen layers": options.freeze,
         "seed": options.seed, "sentences": len(train), "held out": len(held), **measure(model, tokenizer, held),
+        "perplexity of frequencies alone": of_frequencies(tokenizer, train, held),
     }  # fmt: skip
     print("before:", before, "\nafter:", facts)
     (options.out / "training.json").write_text(json.dumps(facts, indent=1))
+    record_run(options.out / RUNS)
     return facts
 
 

@@ -304,6 +304,25 @@ def test_masks_are_on_words_alone(load):
     assert 0.6 < share < 0.95 and torch.equal(given[~asked], ids[~asked])
 
 
+def test_frequencies_alone_by_hand(load):
+    from attnflow.models.tokenizers import word_tokenizer
+
+    train = load("train_masked")
+    words = word_tokenizer(["a", "b"])
+    found = train.of_frequencies(words, ["a a b"], ["a b"])
+    rest = len(words) - 2  # each counted once
+    assert found == pytest.approx((3 / (5 + rest) * 2 / (5 + rest)) ** -0.5)
+
+
+def test_a_page_tells_how_its_model_was_trained(load, tmp_path):
+    probes = load("probe_models")
+    assert probes.training_of(tmp_path) == []
+    (tmp_path / "training.json").write_text('{"steps": 400, "perplexity": 515.98}')
+    (tmp_path / "runs.csv").write_text("day,command,duration\n2026-01-02,python x,3 s\n")
+    (said,) = probes.training_of(tmp_path)
+    assert "steps 400, perplexity 516" in said and "Trained by `python x` on 2026-01-02 in 3 s." in said
+
+
 def test_a_masked_training_that_was_stopped_goes_on_alike(load, monkeypatch, tmp_path):
     train = load("train_masked")
     whole = train.main(["--quick", "--out", str(tmp_path / "a")])
