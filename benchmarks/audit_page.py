@@ -344,8 +344,8 @@ def _cells(part: Part) -> dict[str, str]:
     ends = [("seeds", "other seeds", f"{end} JSD") for end in ("lowest", "highest")]
     return {
         "F1 trained / uniform": _pair(*(part.value("uniform", name, "F1") for name in ("trained", "uniform")), " / "),
-        "τ gradient": _number(part.value("correlation", RAW_GRADIENT, "mean τ")),
         "τ ‖gradient‖": _number(part.value("correlation", RAW_LENGTH, "mean τ")),
+        "τ gradient": _number(part.value("correlation", RAW_GRADIENT, "mean τ")),
         "τ leave-one-out": _number(part.value("correlation", RAW_LOO, "mean τ")),
         "shuffled": _number(part.value("permutation", "change of the output", "median TVD")),
         "adversary": _number(part.value("adversary", "furthest weights", "mean JSD")),
@@ -372,7 +372,7 @@ def _in_spreads(part: Part) -> dict[str, str]:
         "shuffled, TVD": part.value("permutation", "change of the output", "median TVD") / predicted,
         "imposter, TVD": float("nan") if far is None else far["TVD"] / predicted,
     }
-    names = {"τ gradient": RAW_GRADIENT, "τ ‖gradient‖": RAW_LENGTH, "τ leave-one-out": RAW_LOO}
+    names = {"τ ‖gradient‖": RAW_LENGTH, "τ gradient": RAW_GRADIENT, "τ leave-one-out": RAW_LOO}
     taus = {title: _number(part.value("correlation", name, "mean τ")) for title, name in names.items()}
     worth = (trained - uniform) / part.value("seeds", "all seeds", "std of F1")
     return (
@@ -498,7 +498,12 @@ def overview(found: pd.DataFrame) -> Any:
         panel.tick_params(left=False)
     panels[0].set_yticks(range(len(parts)), [part.title for part in parts])
     panels[0].invert_yaxis()
-    tau = {"gradients": RAW_GRADIENT, "leave-one-out": RAW_LOO, "these two, compared": BOTH, "‖gradient‖": RAW_LENGTH}
+    tau = {
+        "‖gradient‖": RAW_LENGTH,
+        "gradient · embedding": RAW_GRADIENT,
+        "leave-one-out": RAW_LOO,
+        "these two, compared": BOTH,
+    }
     _dots(panels[0], parts, {name: ("correlation", pair, "mean τ") for name, pair in tau.items()})
     panels[0].set(title="Attention ranks like …", xlabel="mean Kendall τ")
     _dots(panels[1], parts, {name: ("uniform", name, "F1") for name in ("trained", "uniform")})
