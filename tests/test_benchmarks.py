@@ -14,8 +14,6 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
-# What these measure beside ours comes with benchmarks/requirements.txt alone.
-NEEDS = {"flow": "ortools", "flow_exact": "igraph"}
 # Run by benchmarks/edges.py --quick.
 PARTS = {"edges_certificate", "edges_compare", "edges_speed"}
 
@@ -47,8 +45,6 @@ def alone(monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in PARTS])
 def test_every_benchmark_runs_quickly_and_records_nothing(name, alone, monkeypatch, capsys):
-    if name in NEEDS:
-        pytest.importorskip(NEEDS[name])
     before = docs()
     monkeypatch.setattr(sys, "argv", [str(FOLDER / f"{name}.py"), "--quick"])
     try:
