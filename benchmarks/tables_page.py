@@ -134,7 +134,7 @@ def layer_curves(correlations: pd.DataFrame) -> Any:
     from matplotlib.figure import Figure
 
     tables = _shown(correlations)
-    figure = Figure(figsize=(9, 2.3 * len(tables)), layout="constrained")
+    figure = Figure(figsize=(9, 2.1 * len(tables)), layout="constrained")
     grid = figure.subplots(len(tables), len(METHODS), sharex=True, sharey=True, squeeze=False)
     for table, panels in zip(tables, grid, strict=True):
         for panel, method in zip(panels, METHODS, strict=True):

@@ -112,7 +112,9 @@ def training_table(training: pd.DataFrame) -> str:
     last = int(training["layer"].max())
     values = training.set_index(["run", "sentences", "table", "method", "layer"])["mean"]
     lines = []
-    for run, of_run in training.groupby("run", sort=False):
+    order = {run: place for place, run in enumerate(RUN_NAMES)}
+    runs = training.groupby("run", sort=False)
+    for run, of_run in sorted(runs, key=lambda group: order.get(str(group[0]), len(order))):
         seen = sorted(of_run["sentences"].unique())
         for at in dict.fromkeys(seen[i] for i in (0, min(1, len(seen) - 1), -1)):
             found = [

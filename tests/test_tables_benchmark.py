@@ -74,17 +74,17 @@ def test_the_authors_recipe_is_shown_beside_the_seeds_and_is_none_of_them(load):
     assert list(ours.get_ydata()) == pytest.approx([0.6, 0.6])
 
 
-def test_the_table_of_trainings_has_four_models_of_each(load):
+def test_the_table_of_trainings_has_three_models_of_each(load):
     rows = load("tables_rows")
     frame = pd.DataFrame(
         [[run, seen, seen / 1000, table, method, layer, layer / 10 if method != "flow" else np.nan]
-         for run, every in (("authors", (0, 10, 20, 30, 40)), ("own", (0, 7))) for seen in every
+         for run, every in (("own", (0, 7)), ("authors", (0, 10, 20, 30, 40))) for seen in every
          for table in ("Table 1", "Table 2") for method in ("raw", "rollout", "flow") for layer in (0, 5)],
         columns=["run", "sentences", "accuracy", "table", "method", "layer", "mean"],
     )  # fmt: skip
     lines = rows.training_table(frame).splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == [
-        "| authors' recipe, 0", "| authors' recipe, 10", "| authors' recipe, 20", "| authors' recipe, 40",
+        "| authors' recipe, 0", "| authors' recipe, 10", "| authors' recipe, 40",
         "| own, 0", "| own, 7",
     ]  # fmt: skip
     assert lines[3] == "| authors' recipe, 10 | 0.010 | 0.00 | 0.50 | – | 0.00 | 0.50 | – |"
