@@ -364,7 +364,8 @@ def short_table(found: pd.DataFrame) -> str:
 def _in_spreads(part: Part) -> dict[str, str]:
     """A number for every experiment, by the head of its column; "×" is a multiple of what other seeds differ by."""
     trained, uniform = (part.value("uniform", name, "F1") for name in ("trained", "uniform"))
-    apart, predicted = (part.value("seeds", "other seeds", name) for name in (JSD, TVD))
+    # Where seeds do not differ at all there is no unit.
+    apart, predicted = (part.value("seeds", "other seeds", name) or float("nan") for name in (JSD, TVD))
     far = _best(imposters(part))
     ratios = {
         "uniform weights, JSD": part.value("seeds", "uniform weights", JSD) / apart,
@@ -374,7 +375,7 @@ def _in_spreads(part: Part) -> dict[str, str]:
     }
     names = {"τ ‖gradient‖": RAW_LENGTH, "τ gradient": RAW_GRADIENT, "τ leave-one-out": RAW_LOO}
     taus = {title: _number(part.value("correlation", name, "mean τ")) for title, name in names.items()}
-    worth = (trained - uniform) / part.value("seeds", "all seeds", "std of F1")
+    worth = (trained - uniform) / (part.value("seeds", "all seeds", "std of F1") or float("nan"))
     return (
         taus
         | {"F1, trained − uniform": "" if worth != worth else f"{worth:+.1f} sd".replace("-", "−")}
