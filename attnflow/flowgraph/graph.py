@@ -274,6 +274,7 @@ def _fused(attention: Attention, way: Heads, results: Sequence[Relevance], plan:
         tuple(curves_of(bars, net, row) if plan.curves is None else plan.curves), notes_of(bars), attention.model,
         heads="together" if attention.residual_inside else name_of(way), edges=attention.edges,
         predicted=next((r.predicted for r in results if r.predicted), ""), informative=informative_lines(bars, places),
+        rounding=frozenset(b.name for b in bars if b.sources[0].rounding is not None),
         predicts=attention.predicts(net.queries),
     )  # fmt: skip
 

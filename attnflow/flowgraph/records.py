@@ -119,6 +119,7 @@ class FlowGraph:
         with_special: the page opens with special tokens shown.
         predicted: what the model predicted, in a sentence; "" where it was not asked.
         informative: for each method, whether its scores of the first output say something about this text.
+        rounding: those of the methods whose scores are rounding error; see :class:`attnflow.Relevance`.
         predicts: for each output of a model that generates, the token that follows it; None for other models.
     """
 
@@ -145,6 +146,7 @@ class FlowGraph:
     with_special: bool = True
     predicted: str = ""
     informative: Mapping[str, str] = field(default_factory=dict)
+    rounding: frozenset[str] = frozenset()
     predicts: tuple[str, ...] | None = None
 
     @property

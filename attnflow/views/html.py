@@ -117,7 +117,7 @@ def _lines(lines: Iterable[str]) -> Markup:
 def _plain_words(g: FlowGraph) -> Markup:
     """The first line: what the model said, what it drew on, and what the picture shows."""
     first = g.outputs[0]
-    most = drawn_on({name: (g.net.tokens, scores) for name, scores in first.scores.items()})
+    most = drawn_on({name: (g.net.tokens, s) for name, s in first.scores.items() if name not in g.rounding})
     lines = [show_line(g.predicted)] if g.predicted else []
     lines += [f"It drew most on {most}."] if most else []
     lines.append("The graph shows how much of each input can have reached the output, layer by layer.")

@@ -16,7 +16,7 @@ from attnflow.flowgraph.heads import Room
 from attnflow.formats import frame
 from attnflow.relevance import Report
 from attnflow.tokens import Tokens
-from attnflow.views.html import flow_page, highlight, page
+from attnflow.views.html import _plain_words, flow_page, highlight, page
 from tests.conftest import random_attention
 from tests.pages import data_of
 
@@ -191,3 +191,14 @@ def test_the_page_says_which_heads_it_has_and_why_others_are_missing(monkeypatch
     assert "mean only, because the attention was brought down" in mean
     monkeypatch.setattr("attnflow.flowgraph.heads.SOLVED", 1)
     assert [f["name"] for f in data_of(every.to_html())["fusions"]] == ["mean"]
+
+
+def test_rounding_error_is_a_doubt_on_the_page_and_no_headline():
+    attention = Attention.of(random_attention(0, 2, 5), tokens=list("abcde"))
+    scores = np.array([[0.1, 0.2, 0.9, 0.3, 0.4]])
+    size = Relevance(scores, attention.tokens, ("input",), "gradient", position=1)
+    for rounding in (None, 1e-8):
+        graph = flow_graph(attention, [flow(attention, position=1), replace(size, rounding=rounding)])
+        said = _plain_words(graph)
+        assert ("gradient" in said) is (rounding is None) and "It drew most on" in said
+        assert ("rounding error" in graph.informative["gradient"]) is (rounding is not None)
