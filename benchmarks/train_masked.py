@@ -1,12 +1,13 @@
 """Train a masked language model on a small real encoder, for the pronoun probe of Abnar & Zuidema (2020, Figure 4).
 
-    python benchmarks/train_masked.py --data FOLDER --out FOLDER [--steps 1000] [--freeze 0]
+    python benchmarks/train_masked.py --data FOLDER --out FOLDER [--steps 1000] [--freeze 0] [--bfloat16]
 
 The encoder is all-MiniLM-L6-v2 (6 layers × 12 heads × 384), which comes without a language-model head. The head is
 BERT's: a dense layer, a layer norm, and a decoder that shares the word embeddings. The data folder holds sst2/,
 imdb/, agnews/ and verb-number/; sentences of their training files are learned from, and those of their test files are
 held out. Perplexity and top-1 on masked tokens of held-out sentences are printed and saved in training.json, with what
-the frequencies of the tokens alone would give beside them. A run that was stopped goes on from its last checkpoint.
+the frequencies of the tokens alone would give beside them; ``--measure-every`` adds them to progress.csv on the way. A
+run that was stopped goes on from its last checkpoint.
 ``--quick`` trains for three steps on made-up sentences. The model goes to benchmarks/probe_models.py --model FOLDER.
 """
 
@@ -164,7 +165,7 @@ class Run:
             self.step = saved["step"]
             print(f"goes on at step {self.step}")
 
-    def go(self, texts: list[str]) -> None:
+    def go(self, texts: list[str], held: list[str]) -> None:
         """Train to the last step; every step draws its own sentences, so that a stopped run goes on alike."""
         o, start, losses = self.options, time.time(), []
         while self.step < o.steps:
@@ -172,8 +173,11 @@ class Run:
             torch.manual_seed(int(rng.integers(2**31)))
             for group in self.optimiser.param_groups:
                 group["lr"] = o.rate * min((self.step + 1) / (0.06 * o.steps), 1 - self.step / o.steps)
-            logits, target = asked_of(self.model, self.tokenizer, [texts[i] for i in self.batch(texts, rng)], rng)
-            loss = torch.nn.functional.cross_entropy(logits, target)
+            given = [texts[i] for i in self.batch(texts, rng)]
+            # Matrix products alone: weights, optimiser and loss stay in single precision.
+            with torch.autocast("cpu", torch.bfloat16, enabled=o.bfloat16):
+                logits, target = asked_of(self.model, self.tokenizer, given, rng)
+            loss = torch.nn.functional.cross_entropy(logits.float(), target)
             self.optimiser.zero_grad()
             loss.backward()
             self.optimiser.step()
@@ -182,6 +186,20 @@ class Run:
             if self.step % 50 == 0 or self.step == o.steps:
                 print(f"{self.step}/{o.steps} loss {np.mean(losses[-50:]):.3f} {time.time() - start:.0f}s", flush=True)
                 self.save()
+            if o.measure_every and self.step % o.measure_every == 0:
+                self.note(held)
+
+    def note(self, held: list[str]) -> None:
+        """Add the perplexity and top-1 of now to progress.csv."""
+        facts = {"steps": self.step, "sentences seen": self.step * self.options.batch}
+        facts |= measure(self.model, self.tokenizer, held)
+        path = self.options.out / "progress.csv"
+        new = not path.is_file()
+        with path.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(facts), lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerow(facts)
 
     def batch(self, texts: list[str], rng: np.random.Generator) -> np.ndarray:
         """Numbers of sentences of like length: a stretch of many drawn ones in order of length."""
@@ -233,6 +251,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parse.add_argument("--held", type=int, default=900, help="held-out sentences")
     parse.add_argument("--seed", type=int, default=0)
     parse.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parse.add_argument("--bfloat16", action="store_true", help="matrix products in bfloat16")
+    parse.add_argument("--measure-every", type=int, default=0, help="perplexity on the way, every so many steps")
     parse.add_argument("--quick", action="store_true", help="a tiny model, three steps, a folder that is thrown away")
     options = parse.parse_args(arguments)
     torch.manual_seed(options.seed)
@@ -249,10 +269,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     options.out.mkdir(parents=True, exist_ok=True)
     run = Run(options, model, tokenizer)
     before = measure(model, tokenizer, held) if run.step == 0 else {}
-    run.go(train)
+    run.go(train, held)
     facts: dict[str, Any] = {
         "steps": run.step, "batch": options.batch, "rate": options.rate, "frozen layers": options.freeze,
-        "seed": options.seed, "sentences": len(train), "held out": len(held), **measure(model, tokenizer, held),
+        "bfloat16": options.bfloat16, "seed": options.seed, "sentences": len(train), "held out": len(held),
+        **measure(model, tokenizer, held),
         "perplexity of frequencies alone": of_frequencies(tokenizer, train, held),
     }  # fmt: skip
     print("before:", before, "\nafter:", facts)

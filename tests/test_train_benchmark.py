@@ -330,7 +330,9 @@ def test_a_masked_training_that_was_stopped_goes_on_alike(load, monkeypatch, tmp
     torch.manual_seed(0)
     model, tokenizer, texts = train.made_up()
     (tmp_path / "b").mkdir()
-    options = argparse.Namespace(out=tmp_path / "b", steps=3, batch=32, rate=3e-4, freeze=0, seed=0)
+    options = argparse.Namespace(
+        out=tmp_path / "b", steps=3, batch=32, rate=3e-4, freeze=0, seed=0, bfloat16=False, measure_every=0
+    )
     run, ask = train.Run(options, model, tokenizer), train.asked_of
 
     def stopped(*given):
@@ -341,7 +343,17 @@ def test_a_masked_training_that_was_stopped_goes_on_alike(load, monkeypatch, tmp
 
     monkeypatch.setattr(train, "asked_of", stopped)
     with pytest.raises(KeyboardInterrupt):
-        run.go(texts[:64])
+        run.go(texts[:64], texts[64:])
     monkeypatch.setattr(train, "asked_of", ask)
     again = train.main(["--quick", "--out", str(tmp_path / "b")])
     assert again["perplexity"] == pytest.approx(whole["perplexity"], rel=1e-6)
+
+
+def test_a_masked_training_notes_its_progress_and_may_multiply_in_bfloat16(load, tmp_path):
+    train = load("train_masked")
+    facts = train.main(["--quick", "--bfloat16", "--measure-every", "1", "--out", str(tmp_path)])
+    noted = pd.read_csv(tmp_path / "progress.csv")
+    assert noted["steps"].tolist() == [1, 2, 3] and noted["sentences seen"].tolist() == [32, 64, 96]
+    assert noted["perplexity"].iloc[-1] == pytest.approx(facts["perplexity"]) and facts["bfloat16"]
+    model = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["model"]
+    assert {value.dtype for value in model.values()} == {torch.float32}
