@@ -18,6 +18,7 @@ from audit_data import TITLES, Data
 from report import insert, markdown, save
 
 from attnflow.audit import Finding
+from attnflow.audit.correlation import LENGTH, LENGTH_LOO, LOO, PRODUCT
 from attnflow.audit.imposter import FAR, SEEDS, judged
 from attnflow.significance import LEVEL, holm
 
@@ -27,7 +28,7 @@ MODELS = {"lstm": "BiLSTM", "random": "BiLSTM, vectors at random", "transformer"
 PUBLISHED: dict[str, dict[tuple[str, str, str], str]] = {
     "sst": {
         ("uniform", "trained", "F1"): "0.81 / 0.831", ("uniform", "uniform", "F1"): "0.822",
-        ("correlation", "attention – gradient, raw", "mean τ"): "0.40 / 0.38; 0.351 ± 0.211",
+        ("correlation", "attention – gradient × embedding, raw", "mean τ"): "0.40 / 0.38; 0.351 ± 0.211",
         ("correlation", "attention – leave-one-out, raw", "mean τ"): "0.34 / 0.33; 0.291 ± 0.191",
         ("seeds", "other seeds", "lowest JSD"): "0.03", ("seeds", "other seeds", "highest JSD"): "0.10",
         ("adversary", "furthest weights", "mean JSD"): "0.38 (read off a figure)",
@@ -38,12 +39,12 @@ PUBLISHED: dict[str, dict[tuple[str, str, str], str]] = {
     },
     "agnews": {
         ("uniform", "trained", "F1"): "0.96 / 0.964", ("uniform", "uniform", "F1"): "0.960",
-        ("correlation", "attention – gradient, raw", "mean τ"): "0.42 / 0.35; 0.389 ± 0.134",
+        ("correlation", "attention – gradient × embedding, raw", "mean τ"): "0.42 / 0.35; 0.389 ± 0.134",
         ("correlation", "attention – leave-one-out, raw", "mean τ"): "0.35 / 0.32; 0.367 ± 0.150",
     },
     "imdb": {
         ("uniform", "trained", "F1"): "0.88 / 0.902", ("uniform", "uniform", "F1"): "0.879",
-        ("correlation", "attention – gradient, raw", "mean τ"): "0.37 / 0.37; 0.437 ± 0.061",
+        ("correlation", "attention – gradient × embedding, raw", "mean τ"): "0.37 / 0.37; 0.437 ± 0.061",
         ("correlation", "attention – leave-one-out, raw", "mean τ"): "0.30 / 0.31; 0.341 ± 0.070",
         ("seeds", "other seeds", "lowest JSD"): "0.05", ("seeds", "other seeds", "highest JSD"): "0.11",
         ("adversary", "furthest weights", "mean JSD"): "0.51 (read off a figure)",
@@ -335,8 +336,8 @@ GUIDES = {
     "flow": "flow",
 }  # fmt: skip
 CONTROLS = (("imposter", "λ 0", "TVD"), ("seeds", "other seeds", TVD))
-RAW_LENGTH = "attention – ‖gradient‖, raw"
-RAW_GRADIENT, RAW_LOO, BOTH = "attention – gradient, raw", "attention – leave-one-out, raw", "gradient – leave-one-out"
+RAW_LENGTH, RAW_PRODUCT = f"{LENGTH}, raw", f"{PRODUCT}, raw"
+RAW_LOO = f"{LOO}, raw"
 
 
 def _cells(part: Part) -> dict[str, str]:
@@ -345,7 +346,7 @@ def _cells(part: Part) -> dict[str, str]:
     return {
         "F1 trained / uniform": _pair(*(part.value("uniform", name, "F1") for name in ("trained", "uniform")), " / "),
         "τ ‖gradient‖": _number(part.value("correlation", RAW_LENGTH, "mean τ")),
-        "τ gradient": _number(part.value("correlation", RAW_GRADIENT, "mean τ")),
+        "τ gradient × embedding": _number(part.value("correlation", RAW_PRODUCT, "mean τ")),
         "τ leave-one-out": _number(part.value("correlation", RAW_LOO, "mean τ")),
         "shuffled": _number(part.value("permutation", "change of the output", "median TVD")),
         "adversary": _number(part.value("adversary", "furthest weights", "mean JSD")),
@@ -373,7 +374,7 @@ def _in_spreads(part: Part) -> dict[str, str]:
         "shuffled, TVD": part.value("permutation", "change of the output", "median TVD") / predicted,
         "imposter, TVD": float("nan") if far is None else far["TVD"] / predicted,
     }
-    names = {"τ ‖gradient‖": RAW_LENGTH, "τ gradient": RAW_GRADIENT, "τ leave-one-out": RAW_LOO}
+    names = {"τ ‖gradient‖": RAW_LENGTH, "τ gradient × embedding": RAW_PRODUCT, "τ leave-one-out": RAW_LOO}
     taus = {title: _number(part.value("correlation", name, "mean τ")) for title, name in names.items()}
     worth = (trained - uniform) / (part.value("seeds", "all seeds", "std of F1") or float("nan"))
     return (
@@ -501,9 +502,9 @@ def overview(found: pd.DataFrame) -> Any:
     panels[0].invert_yaxis()
     tau = {
         "‖gradient‖": RAW_LENGTH,
-        "gradient · embedding": RAW_GRADIENT,
+        "gradient × embedding": RAW_PRODUCT,
         "leave-one-out": RAW_LOO,
-        "these two, compared": BOTH,
+        LENGTH_LOO: LENGTH_LOO,
     }
     _dots(panels[0], parts, {name: ("correlation", pair, "mean τ") for name, pair in tau.items()})
     panels[0].set(title="Attention ranks like …", xlabel="mean Kendall τ")

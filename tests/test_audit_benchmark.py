@@ -194,7 +194,7 @@ def test_the_short_table_is_in_units_of_what_seeds_differ_by(load):
 
     page = load("audit_page")
     given = [
-        ("correlation", page.RAW_GRADIENT, "mean τ", 0.3), ("correlation", page.RAW_LENGTH, "mean τ", 0.6),
+        ("correlation", page.RAW_PRODUCT, "mean τ", 0.3), ("correlation", page.RAW_LENGTH, "mean τ", 0.6),
         ("uniform", "trained", "F1", 0.80), ("uniform", "uniform", "F1", 0.83),
         ("seeds", "all seeds", "std of F1", 0.02),
         ("seeds", "other seeds", "mean JSD", 0.05), ("seeds", "other seeds", "mean TVD", 0.04),
@@ -272,7 +272,7 @@ def test_the_spread_over_texts_is_kept_and_drawn(load, tmp_path):
     from attnflow.audit import Finding
 
     page = load("audit_page")
-    raw, both = "attention – gradient", "gradient – leave-one-out"
+    raw, both = "attention – ‖gradient‖", "‖gradient‖ – leave-one-out"
     pairs = [(0, raw, "raw", 0.1), (0, raw, "flow", 0.9), (0, both, None, 0.3), (250, raw, "raw", 0.2)]
     tables = {
         "correlation": pd.DataFrame(pairs, columns=["number", "pair", "method", "tau"]),

@@ -29,19 +29,21 @@ if TYPE_CHECKING:
 
 Vector = npt.NDArray[np.float64]
 
-GRADIENT, LENGTH, LOO = "attention – gradient", "attention – ‖gradient‖", "attention – leave-one-out"
-BOTH, BOTH_LENGTH = "gradient – leave-one-out", "‖gradient‖ – leave-one-out"
+# The length of the gradient comes first: the product, which the paper has, fails behind a norm of the embeddings.
+LENGTH, PRODUCT = "attention – ‖gradient‖", "attention – gradient × embedding"
+LOO = "attention – leave-one-out"
+LENGTH_LOO, PRODUCT_LOO = "‖gradient‖ – leave-one-out", "gradient × embedding – leave-one-out"
 # What the verdict calls the two sides of a pair; an empty first side is the attention method.
 _SIDES = {
-    GRADIENT: ("", "gradients"),
-    LENGTH: ("", "the length of gradients"),
+    LENGTH: ("", "the lengths of gradients"),
+    PRODUCT: ("", "gradients times embeddings"),
     LOO: ("", "leave-one-out"),
-    BOTH: ("gradients", "leave-one-out"),
-    BOTH_LENGTH: ("the lengths of gradients", "leave-one-out"),
+    LENGTH_LOO: ("the lengths of gradients", "leave-one-out"),
+    PRODUCT_LOO: ("gradients times embeddings", "leave-one-out"),
 }
 # The pairs that a norm behind the embeddings leaves without a meaning.
-_PRODUCTS = (GRADIENT, BOTH)
-_CAVEAT = ", but the product of gradient and embedding is no measure of the words here: a norm ignores their scale"
+_PRODUCTS = (PRODUCT, PRODUCT_LOO)
+_CAVEAT = ", but these products are no measure of the words here: a norm ignores the scale of the embeddings"
 SHARE = "|Σ g·x| / Σ|g·x|"
 # The words of the verdict for |τ|; a convention of this library.
 _WORDS = ((0.5, "strongly"), (0.3, "moderately"), (0.1, "weakly"), (0.0, "hardly at all"))
@@ -84,15 +86,15 @@ def correlation(
 
     Experiment 1 of Jain & Wallace (2019, Algorithm 1, Table 2). With α the attention of the output position,
 
-        gₜ = |Σ_dim ∂ŷ/∂xₜ · xₜ|          τ_g = Kendall(α, g)
-        ‖∂ŷ/∂xₜ‖₂                          beside it: Kendall(α, ‖g‖)
+        ‖∂ŷ/∂xₜ‖₂                          Kendall(α, ‖g‖)
+        gₜ = |Σ_dim ∂ŷ/∂xₜ · xₜ|          the paper's τ_g = Kendall(α, g)
         Δŷₜ = TVD(ŷ(x without t), ŷ(x))    τ_loo = Kendall(α, Δŷ)
 
     over the tokens of a text, and over the texts the mean τ and the share with p ≤ 0.05. ŷ is the probability of
-    what the model predicted; τ-b and its p-value are scipy's. The length ‖∂ŷ/∂xₜ‖₂ stands beside gₜ because gₜ fails
-    behind a norm of the embeddings: the norm ignores their scale, so that Σ_dim ∂ŷ/∂xₜ · xₜ of a word is minus that of
-    its position and type. Whether a norm is there is measured on the first text, and the verdict and the limits say
-    it. :func:`attnflow.compare` is the same for other correlations, references and larger data, without p-values.
+    what the model predicted; τ-b and its p-value are scipy's. The length ‖∂ŷ/∂xₜ‖₂ comes before the paper's gₜ because
+    gₜ fails behind a norm of the embeddings: the norm ignores their scale, so that Σ_dim ∂ŷ/∂xₜ · xₜ of a word is minus
+    that of its position and type. Whether a norm is there is measured on the first text, and the verdict and the limits
+    say it. :func:`attnflow.compare` is the same for other correlations, references and larger data, without p-values.
 
     Args:
         model, tokenizer: a classifier, a masked or a causal language model, and its tokenizer.
@@ -143,7 +145,7 @@ def correlation(
             references = _references(module, scorer, detach_attention)
             # A property of the model, not of the text: the first one shows it.
             share = scale_share(instance.example, instance.goal) if done == 1 else share
-            made += _records(instance, scored, *references, special_tokens)
+            made += _records(instance, scored, references, special_tokens)
             if progress is not None:
                 progress(done, len(given))
     records = pd.DataFrame(made)
@@ -164,18 +166,21 @@ def _scores(scorer: Scorer, asked: Sequence[MethodCall] | None, layers: Layers) 
     return {call.name: at_layers(scorer.score(call), layer_numbers(layers)) for call in chosen}
 
 
-def _references(model: nn.Module, scorer: Scorer, detach: bool) -> tuple[Scored, Scored, Scored]:
-    """(gradients, their lengths, leave-one-out), ``[1, tokens]`` each; NaN where a token cannot be taken away."""
+def _references(model: nn.Module, scorer: Scorer, detach: bool) -> dict[str, Scored]:
+    """Lengths of gradients, products with the embeddings, and leave-one-out, by the name of their pair with attention.
+
+    ``[1, tokens]`` each; NaN where a token cannot be taken away.
+    """
     goal = scorer.goal
     with _constant(model) if detach else nullcontext():
-        times = MethodCall(GRADIENT, find("input_x_gradient"), {"reduce": "abs_of_sum", "score": goal.score})
-        slopes = scorer.score(times)
-        lengths = scorer.score(MethodCall(LENGTH, find("gradient"), {"reduce": "l2", "score": goal.score}))
+        length = MethodCall(LENGTH, find("gradient"), {"reduce": "l2", "score": goal.score})
+        product = MethodCall(PRODUCT, find("input_x_gradient"), {"reduce": "abs_of_sum", "score": goal.score})
+        found = {call.name: scorer.score(call) for call in (length, product)}
     # Independent classes have no one distribution: the probability of the predicted one is compared.
     score = None if goal.independent or goal.kind == "vector" or goal.score == "logit" else "tvd"
-    left_out = scorer.score(MethodCall(LOO, find("blankout-delete"), {"score": score}))
+    found[LOO] = scorer.score(MethodCall(LOO, find("blankout-delete"), {"score": score}))
     scorer.example.cache.clear()
-    return slopes, lengths, left_out
+    return found
 
 
 @contextmanager
@@ -195,18 +200,14 @@ def _constant(model: nn.Module) -> Iterator[None]:
 
 
 def _records(
-    instance: Instance,
-    scored: Mapping[str, Scored],
-    slopes: Scored,
-    lengths: Scored,
-    left_out: Scored,
-    special_tokens: bool,
+    instance: Instance, scored: Mapping[str, Scored], references: Mapping[str, Scored], special_tokens: bool
 ) -> Iterator[dict[str, Any]]:
     """One τ per pair of scorings: attention with each reference, and gradients with leave-one-out."""
     head = {"number": instance.number, "class": instance.label, "text": instance.text}
     pairs = [({name: found}, {pair: reference}) for name, found in scored.items()
-             for pair, reference in ((GRADIENT, slopes), (LENGTH, lengths), (LOO, left_out))]  # fmt: skip
-    pairs += [({"": slopes}, {BOTH: left_out}), ({"": lengths}, {BOTH_LENGTH: left_out})]
+             for pair, reference in references.items()]  # fmt: skip
+    left_out = references[LOO]
+    pairs += [({"": references[LENGTH]}, {LENGTH_LOO: left_out}), ({"": references[PRODUCT]}, {PRODUCT_LOO: left_out})]
     how: dict[str, Any] = {"correlations": ("kendall",), "special": (special_tokens,), "p_values": True}
     for methods, others in pairs:
         for found in correlated(instance.example.tokens, methods, others, **how):
@@ -221,8 +222,8 @@ def _settings(given: Texts, records: pd.DataFrame, significance: float) -> dict[
         **given.settings(),
         "methods": sorted(set(attention["method"])),
         "layers": sorted(int(i) for i in set(attention["layer"])),
-        "gradient": "|Σ gradient·embedding| of the predicted probability",
         "‖gradient‖": "length of the gradient of the predicted probability",
+        "gradient × embedding": "|Σ gradient·embedding| of the predicted probability",
         "leave_one_out": "deletion, TVD ½Σ|p − q| of the outputs",
         "significance": significance,
         "correlation": "kendall (τ-b)",

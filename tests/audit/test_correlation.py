@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 
 from attnflow import blankout, gradient, raw, rollout
 from attnflow.audit import correlation
-from attnflow.audit.correlation import BOTH, BOTH_LENGTH, GRADIENT, LENGTH, LOO, SHARE, _line, _table, _verdict
+from attnflow.audit.correlation import LENGTH, LENGTH_LOO, LOO, PRODUCT, PRODUCT_LOO, SHARE, _line, _table, _verdict
 from attnflow.correlation import coefficients, kendall_p_values
 from attnflow.errors import AttnFlowError
 from tests import standin
@@ -53,7 +53,7 @@ def test_the_three_correlations_by_hand(detach):
     assert set(found.records["method"]) == {"raw", ""} and found.settings["detach_attention"] is detach
     for number, ids in enumerate(texts):
         weights, g, loo = by_hand(model, ids, detach)
-        for pair, a, b in ((GRADIENT, weights, g), (LOO, weights, loo), (BOTH, g, loo)):
+        for pair, a, b in ((PRODUCT, weights, g), (LOO, weights, loo), (PRODUCT_LOO, g, loo)):
             known, got = kendalltau(a, b), tau(found, pair, number=number)
             assert got["tau"] == pytest.approx(known.statistic) and got["p"] == pytest.approx(known.pvalue)
             assert got["tokens"] == len(ids)
@@ -69,7 +69,7 @@ def test_against_the_librarys_own_methods():
         for name, method in (("raw", raw), ("rollout", rollout)):
             scores = method(model, tokenizer, text, position="cls")
             for layer in (0, 1):
-                for pair, other in ((GRADIENT, slopes), (LENGTH, lengths), (LOO, loo)):
+                for pair, other in ((LENGTH, lengths), (PRODUCT, slopes), (LOO, loo)):
                     known = kendalltau(scores.scores[layer, 1:-1], other.scores[0, 1:-1])
                     same = (found.records[["pair", "method", "layer"]] == [pair, name, layer]).all(axis=1)
                     rows = found.records[same]
@@ -103,7 +103,7 @@ def test_attention_that_is_not_seen_cannot_be_held_constant(monkeypatch):
 def test_the_table_is_the_mean_of_the_records():
     found = correlation(classifier(), standin.tokenizer(), TEXTS * 2, labels=["a", "b", "b", "b"], methods="raw")
     for name, part in [(c, found.records[found.records["class"] == c]) for c in "ab"] + [("all", found.records)]:
-        for pair in (GRADIENT, LENGTH, LOO, BOTH, BOTH_LENGTH):
+        for pair in (LENGTH, PRODUCT, LOO, LENGTH_LOO, PRODUCT_LOO):
             row = found.table[(found.table["class"] == name) & (found.table["pair"] == pair)].iloc[0]
             mine = part[part["pair"] == pair]
             assert row["mean τ"] == pytest.approx(mine["tau"].mean()) and row["n"] == len(mine)
@@ -118,7 +118,7 @@ def test_what_ranks_nothing_has_no_tau():
     assert np.isnan(coefficients(*flat, "kendall")).all() and np.isnan(kendall_p_values(*flat)).all()
     model = HandModel([0.0] * 5, [[1.0, 0], [0, 1], [2, 0], [0, 3], [1, 1]])
     found = correlation(model, None, [[0, 1, 2, 3, 4]])
-    row = found.table[found.table["pair"] == GRADIENT].iloc[0]
+    row = found.table[found.table["pair"] == PRODUCT].iloc[0]
     assert np.isnan(row["mean τ"]) and row["nan"] == 1 and "cannot be compared" in found.verdict
     assert "have no τ" in found.verdict
 
@@ -138,12 +138,13 @@ def test_language_models_and_models_without_a_head(kind):
 
 
 def test_words_of_the_verdict():
-    row = {"pair": GRADIENT, "method": "raw", "layer": 3, "mean τ": 0.21, "significant": 0.34}
-    said = "raw attention of layer 3 agrees weakly with gradients (mean τ 0.21, p ≤ 0.05 for 34%)"
+    row = {"pair": PRODUCT, "method": "raw", "layer": 3, "mean τ": 0.21, "significant": 0.34}
+    said = "raw attention of layer 3 agrees weakly with gradients times embeddings (mean τ 0.21, p ≤ 0.05 for 34%)"
     assert _line([row], 0.05) == said
     for value, words in ((0.6, "agrees strongly"), (0.05, "agrees hardly at all"), (-0.4, "disagrees moderately")):
         assert words in _line([{**row, "mean τ": value}], 0.05)
-    assert _line([{**row, "pair": BOTH, "mean τ": 0.5}], 0.05).startswith("gradients agree strongly with leave-one-out")
+    both = _line([{**row, "pair": PRODUCT_LOO, "mean τ": 0.5}], 0.05)
+    assert both.startswith("gradients times embeddings agree strongly with leave-one-out")
     both = _line([row, {**row, "layer": 4, "mean τ": -0.1}], 0.05)
     assert "most at layer 3 (mean τ 0.21" in both and "least at layer 4 (mean τ -0.10" in both
 
@@ -170,18 +171,19 @@ def made_up(pair, taus, p_values, method="raw", layer=1, classes="a"):
 def test_a_verdict_on_made_up_records_of_known_answer():
     nan = np.nan
     records = pd.concat([
-        made_up(GRADIENT, [0.8, 0.4, 0.6, nan], [0.01, 0.2, 0.05, nan]),
-        made_up(LENGTH, [0.2, -0.3, 0.0, 0.1], [0.01, 0.04, 1.0, 0.9]),
+        made_up(LENGTH, [0.8, 0.4, 0.6, nan], [0.01, 0.2, 0.05, nan]),
+        made_up(PRODUCT, [0.2, -0.3, 0.0, 0.1], [0.01, 0.04, 1.0, 0.9]),
         made_up(LOO, [nan, nan, nan, nan], [nan] * 4),
-        made_up(BOTH, [-0.4, -0.4, -0.2, nan], [0.06, 0.07, 0.08, nan], "", -1),
+        made_up(PRODUCT_LOO, [-0.4, -0.4, -0.2, nan], [0.06, 0.07, 0.08, nan], "", -1),
     ])  # fmt: skip
     table = _table(records, 0.05)
     assert table["n"].tolist() == [3, 4, 0, 3] and table["nan"].tolist() == [1, 0, 4, 1]
     assert _verdict(table, 4, 0.05) == (
-        "Over 4 texts: raw attention of layer 1 agrees strongly with gradients (mean τ 0.60, p ≤ 0.05 for 67%); "
-        "raw attention of layer 1 agrees hardly at all with the length of gradients (mean τ 0.00, p ≤ 0.05 for 50%); "
+        "Over 4 texts: raw attention of layer 1 agrees strongly with the lengths of gradients (mean τ 0.60, p ≤ 0.05 "
+        "for 67%); raw attention of layer 1 agrees hardly at all with gradients times embeddings (mean τ 0.00, "
+        "p ≤ 0.05 for 50%); "
         "raw attention and leave-one-out cannot be compared; "
-        "gradients disagree moderately with leave-one-out (mean τ -0.33, p ≤ 0.05 for 0%). "
+        "gradients times embeddings disagree moderately with leave-one-out (mean τ -0.33, p ≤ 0.05 for 0%). "
         "Up to 4 of them have no τ, because a scoring ranked nothing."
     )
     whole = _verdict(_table(made_up(LOO, [0.3, 0.3], [0.5, 0.5]), 0.05), 2, 0.05)
@@ -264,15 +266,15 @@ def test_behind_a_norm_of_the_embeddings_a_words_product_is_minus_that_of_its_po
     assert float(for_words.norm(dim=-1).min()) > 0
 
 
-CAVEAT = "but the product of gradient and embedding is no measure of the words here"
+CAVEAT = "but these products are no measure of the words here"
 
 
 def test_behind_a_norm_the_finding_says_that_the_product_measures_no_words():
     found = correlation(classifier(), standin.tokenizer(), TEXTS, methods="raw")
     assert found.settings[SHARE] < 1e-5
     lines = found.verdict.split("; ")
-    # Gradients with attention, their lengths, leave-one-out; gradients with leave-one-out, their lengths.
-    assert [CAVEAT in line for line in lines] == [True, False, False, True, False]
+    # The length leads: attention with lengths, products, leave-one-out; lengths and products with leave-one-out.
+    assert [CAVEAT in line for line in lines] == [False, True, False, False, True]
     assert found.limits[0].startswith("The product of gradient and embedding is no measure of the words here")
     assert f"(measured: |Σ g·x| is {found.settings[SHARE]:.0e} of Σ|g·x|" in found.limits[0]
     assert found.limits[0].endswith("Take the length of the gradient.")
