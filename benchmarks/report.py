@@ -137,9 +137,14 @@ def insert(path: Path, key: str, text: str) -> None:
         path.write_text(f"{before}<!-- {key} -->\n\n{text.strip()}\n\n<!-- /{key} -->{after}", encoding="utf-8")
 
 
+def between(path: Path, key: str) -> str:
+    """What stands between the marks of a page."""
+    return _around(path, key)[1].strip()
+
+
 def table_rows(path: Path, key: str) -> list[list[str]]:
     """The rows of the table between the marks of a page, without its head."""
-    lines = [line for line in _around(path, key)[1].splitlines() if line.startswith("| ")]
+    lines = [line for line in between(path, key).splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 

@@ -43,7 +43,7 @@ def main() -> int:
     """Run the command."""
     options = _options()
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-    from zoo_page import families, page, summary
+    from zoo_page import families, summary, write
 
     every = list(dict.fromkeys(CONFIG_MAPPING_NAMES))
     chosen = options.types.split(",") if options.types else every[: options.limit]
@@ -57,9 +57,10 @@ def main() -> int:
         print(f"{len(missing)} types are left to another run on {cache.parent}; nothing is written.")
         return 0
     done = {t: rows[t] for t in chosen}
-    text, wrong = page(done), [t for t, r in done.items() if r["status"] == "WRONG"]
+    wrong = [t for t, r in done.items() if r["status"] == "WRONG"]
     if chosen == every:
-        (HERE.parent / "docs" / "zoo.md").write_text(text)
+        docs = HERE.parent / "docs"
+        write(docs / "zoo.md", done, edges=docs / "data" / "zoo-edges.csv")
         told = json.dumps(families(done), indent=1, sort_keys=True) + "\n"
         (HERE.parent / "attnflow" / "models" / "families.json").write_text(told)
     print(summary(done))

@@ -26,6 +26,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pandas as pd
 import zoo
 from report import insert, made, markdown
+from zoo_page import with_edges
 
 DOCS = zoo.HERE.parent / "docs"
 CSV = DOCS / "data" / "zoo-edges.csv"
@@ -39,7 +40,6 @@ COLUMNS = [
     "zeroing compared",
     "reason",
 ]
-NEW = ("parts add up", "value zeroing")
 Row = zoo.Row
 
 
@@ -162,32 +162,6 @@ def section(rows: dict[str, Row]) -> str:
     )
 
 
-def with_columns(page: str, frame: pd.DataFrame) -> str:
-    """The table of captured types with two more columns; columns of an earlier run are replaced."""
-    known = frame.set_index("type")
-    lines, inside_table, width = [], False, 0
-    for line in page.split("\n"):
-        cells = line.strip("| ").split(" | ") if line.startswith("| ") else []
-        if cells[:2] == ["type", "model"]:
-            inside_table, width = True, len([c for c in cells if c not in NEW])
-            cells = [*cells[:width], *NEW]
-        elif inside_table and not cells:
-            inside_table = False
-        elif inside_table:
-            kind = cells[0].strip("`")
-            cells = [*cells[:width], *(["---"] * 2 if kind == "---" else _cells(known, kind))]
-        lines.append("| " + " | ".join(cells) + " |" if inside_table else line)
-    return "\n".join(lines)
-
-
-def _cells(known: pd.DataFrame, kind: str) -> list[str]:
-    if kind not in known.index:
-        return ["", ""]
-    row = known.loc[kind]
-    pairs = [("decomposed", "parts error"), ("value zeroing", "replay error")]
-    return [f"{row[error]:.0e}" if row[had] == "yes" else "no" for had, error in pairs]
-
-
 def write(rows: dict[str, Row]) -> None:
     """CSV, section and columns."""
     frame = table_of(rows)
@@ -195,7 +169,7 @@ def write(rows: dict[str, Row]) -> None:
     frame.to_csv(CSV, index=False, float_format="%.1e")
     path = DOCS / "zoo.md"
     insert(path, "edges", section(rows))
-    path.write_text(with_columns(path.read_text(encoding="utf-8"), frame), encoding="utf-8")
+    path.write_text(with_edges(path.read_text(encoding="utf-8"), frame), encoding="utf-8")
 
 
 def main() -> int:

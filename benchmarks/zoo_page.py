@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 import transformers
-from report import made
+from report import between, insert, made
 
 Row = dict[str, Any]
 HEAD = ("type", "model", "route", "layers", "row sums", "first length", "second length")
 TAKEN = ("equal", "proved", "captured")
+# The columns that benchmarks/zoo_edges.py adds.
+EDGES = ("parts add up", "value zeroing")
 
 
 def inside(rows: dict[str, Row]) -> dict[str, str]:
@@ -117,6 +121,41 @@ def page(rows: dict[str, Row]) -> str:
         *_listed("Not built", left["not built"]),
     ]
     return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def write(path: Path, rows: dict[str, Row], edges: Path) -> None:
+    """Replace the page; its section and its columns of edges, which another run makes, stay as they are recorded."""
+    section = between(path, "edges") if path.is_file() else ""
+    path.write_text(page(rows), encoding="utf-8")
+    if section and edges.is_file():
+        insert(path, "edges", section)
+        path.write_text(with_edges(path.read_text(encoding="utf-8"), pd.read_csv(edges)), encoding="utf-8")
+
+
+def with_edges(page: str, frame: pd.DataFrame) -> str:
+    """The table of captured types with two columns for edges; columns of an earlier run are replaced."""
+    known = frame.set_index("type")
+    lines, inside_table, width = [], False, 0
+    for line in page.split("\n"):
+        cells = line.strip("| ").split(" | ") if line.startswith("| ") else []
+        if cells[:2] == ["type", "model"]:
+            inside_table, width = True, len([c for c in cells if c not in EDGES])
+            cells = [*cells[:width], *EDGES]
+        elif inside_table and not cells:
+            inside_table = False
+        elif inside_table:
+            kind = cells[0].strip("`")
+            cells = [*cells[:width], *(["---"] * 2 if kind == "---" else _edges(known, kind))]
+        lines.append("| " + " | ".join(cells) + " |" if inside_table else line)
+    return "\n".join(lines)
+
+
+def _edges(known: pd.DataFrame, kind: str) -> list[str]:
+    if kind not in known.index:
+        return ["", ""]
+    row = known.loc[kind]
+    pairs = [("decomposed", "parts error"), ("value zeroing", "replay error")]
+    return [f"{row[error]:.0e}" if row[had] == "yes" else "no" for had, error in pairs]
 
 
 def _line(item: tuple[str, Row]) -> tuple[str, ...]:

@@ -110,3 +110,23 @@ def test_a_command_is_told_without_the_users_folders(alone, monkeypatch, tmp_pat
     assert "`python benchmarks/tables.py --data FOLDER --count 5 --file FILE`" in report.made()
     monkeypatch.setattr(sys, "argv", ["/x/tables.py", "--model", "build/seed1", "--data", "../own"])
     assert report.given_command() == "python benchmarks/tables.py --model build/seed1 --data FILE"
+
+
+def test_a_new_sweep_of_the_zoo_keeps_the_recorded_edges(alone, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["zoo.py"])
+    zoo_page, report = importlib.import_module("zoo_page"), importlib.import_module("report")
+    row = {"status": "equal", "model": "BertModel", "route": "interface", "blocks": {"self": 2}}
+    row |= {"sums": [1.0, 1.0], "compared": 2, "reason": "", "longer": "equal"}
+    rows = dict.fromkeys(("bert", "new"), row)
+    page, edges = tmp_path / "zoo.md", tmp_path / "edges.csv"
+    zoo_page.write(page, {"bert": rows["bert"]}, edges)
+    assert report.between(page, "edges") == "" and "parts add up" not in page.read_text()
+    report.insert(page, "edges", "## Edges\n\n| all | 1 |")
+    edges.write_text("type,decomposed,parts error,value zeroing,replay error\nbert,yes,1.0e-06,no,\n")
+    for _ in range(2):
+        zoo_page.write(page, rows, edges)
+    assert report.between(page, "edges") == "## Edges\n\n| all | 1 |"
+    table = page.read_text().split("## Captured\n")[1].split("##")[0]
+    lines = {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| ")}
+    assert lines["type"].endswith("| second length | parts add up | value zeroing |")
+    assert lines["`bert`"].endswith("| 1e-06 | no |") and lines["`new`"].endswith("|  |  |")
