@@ -17,6 +17,7 @@ from attnflow.audit.outcomes import (
     AttentionRow,
     grades,
     outcome,
+    over_seeds,
     pad_rows,
     predictions,
     rank_quality,
@@ -32,7 +33,7 @@ from attnflow.inputs.example import one_example
 from attnflow.inputs.running import undisturbed
 from attnflow.models.factories import Factory
 from attnflow.scoring.registry import MethodCall, find, names
-from attnflow.significance import LEVEL, holm, paired
+from attnflow.significance import LEVEL, holm, of_seeds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +141,7 @@ def guide(
             said = predictions(data.test, data.pad, _forward(run.model, given, "test"), device_of(run.model))
             runs.append({**grades(said, data.test), "best epoch": run.epoch, "validation": run.score})
             parts.append(_records(name, one, said, data))
-        rows.append({"guide": name, **_over_seeds(runs)})
+        rows.append({"guide": name, **over_seeds(runs)})
     table, records = pd.DataFrame(rows), pd.concat(parts, ignore_index=True)
     verdict, tests = judged(table, records)
     settings = {
@@ -322,14 +323,6 @@ def _file(name: str) -> str:
     return name.replace(" ", "-").replace(":", "-")
 
 
-def _over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over the seeds, and the standard deviation of F1 (0 for one seed)."""
-    means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
-    scores = [run["F1"] for run in runs]
-    spread = float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
-    return {"F1": means.pop("F1"), "F1 std": spread, **means}
-
-
 def _records(name: str, seed: int, said: Tensor, data: Splits) -> pd.DataFrame:
     import pandas as pd
 
@@ -349,18 +342,22 @@ def _records(name: str, seed: int, said: Tensor, data: Splits) -> pd.DataFrame:
 def judged(table: pd.DataFrame, records: pd.DataFrame) -> tuple[str, dict[str, float]]:
     """The verdict in words, and the p-value of every comparison, uncorrected.
 
-    Each guide is compared with uniform weights, and rollout, flow and their like with raw attention. The unit is the
-    text: the share of seeds in which it is answered rightly under one guide and under the other, by Wilcoxon's signed
-    ranks. In words a difference is called one where it holds after Holm's correction for all comparisons here.
+    Each guide is compared with uniform weights, and rollout, flow and their like with raw attention: by the texts that
+    are answered rightly under one and not under the other, where the seeds show the difference too (see
+    :func:`attnflow.significance.of_seeds`). In words a difference is called one where it holds after Holm's correction
+    for all comparisons here.
     """
     found = dict(zip(table["guide"], table["F1"], strict=True))
     others = [name for name in found if name not in (UNIFORM, OWN, ADVERSARY)]
     figures = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
-    shares = {name: part.groupby("instance")["right"].mean() for name, part in records.groupby("guide")}
+    right = {
+        name: part.pivot(index="seed", columns="instance", values="right").astype(int)
+        for name, part in records.groupby("guide")
+    }
     first = names("attention", shown=True)[0]
     pairs = [(name, UNIFORM) for name in others]
     pairs += [(name, first) for name in others if name != first and first in found and find(name).needs == "attention"]
-    p_values = [paired(shares[one].to_numpy(float), shares[two].to_numpy(float)) for one, two in pairs]
+    p_values = [of_seeds(right[one] - right[two]) for one, two in pairs]
     said = [
         _compared(one, two, records, corrected) for (one, two), corrected in zip(pairs, holm(p_values), strict=True)
     ]

@@ -240,6 +240,14 @@ def grades(probabilities: Tensor, split: Split) -> dict[str, float]:
     }
 
 
+def over_seeds(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over runs of several seeds, and the standard deviation of F1 (0 for one seed)."""
+    means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+    scores = [run["F1"] for run in runs]
+    spread = float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
+    return {"F1": means.pop("F1"), "F1 std": spread, **means}
+
+
 def compared(ours: Outcome, theirs: Outcome) -> dict[str, Any]:
     """JSD of two models' attention, and the distance of their predictions in both conventions, per text."""
     p, q = ours.probabilities, theirs.probabilities

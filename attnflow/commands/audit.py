@@ -50,7 +50,7 @@ def audit_command(
         float, typer.Option(help="Largest change of the output (TVD) that the adversary may cause.")
     ] = 0.01,
     steps: Annotated[int, typer.Option(help="Number of steps of the adversary's search.", min=1)] = 500,
-    seeds: Annotated[str, typer.Option(help="Comma-separated seeds for the experiment 'seeds'.")] = "1,2,3,4",
+    seeds: Annotated[str, typer.Option(help="Comma-separated further seeds for 'seeds' and 'uniform'.")] = "1,2,3,4",
     penalties: Annotated[
         str, typer.Option(help="Comma-separated λ for the experiment 'imposter'.")
     ] = "0,0.0001,0.0005,0.001",

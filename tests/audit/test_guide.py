@@ -114,11 +114,11 @@ def test_bad_choices_are_refused(data, model):
         guide(lstm, data, guides=["rollout"], recipe=Recipe(epochs=1))
 
 
-def answers(**right):
+def answers(count=60, **right):
     """Records of made-up guides: for each a list, by seed, of texts that are answered rightly."""
     rows = [
         {"guide": name, "seed": seed, "instance": i, "right": i in found}
-        for name, seeds in right.items() for seed, found in enumerate(seeds) for i in range(60)
+        for name, seeds in right.items() for seed, found in enumerate(seeds) for i in range(count)
     ]  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -134,3 +134,14 @@ def test_a_verdict_on_made_up_records_of_known_answer():
     assert list(tests) == ["guide: raw against uniform", "guide: flow against uniform", "guide: flow against raw"]
     same, tests = judged(table, answers(uniform=[base], raw=[base], flow=[base]))
     assert "raw carries" not in same and set(tests.values()) == {1.0}
+
+
+def test_a_guide_is_judged_by_its_mean_and_not_by_how_many_texts_it_helps():
+    """Worse in every seed, by few texts that are lost in all of them; helped are more texts, in one seed each."""
+    table = pd.DataFrame({"guide": ["uniform", "raw"], "F1": [0.9, 0.8]})
+    lost, base = set(range(100)), set(range(300))
+    helped = [set(range(300 + 48 * i, 348 + 48 * i)) for i in range(5)]
+    said, tests = judged(table, answers(uniform=[base] * 5, raw=[(base - lost) | some for some in helped], count=600))
+    assert (
+        "raw carries less than uniform (better in 0 of 5 seeds" in said and tests["guide: raw against uniform"] < 1e-3
+    )
