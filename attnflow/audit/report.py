@@ -35,21 +35,39 @@ PARTS = ("page", "markdown")
 
 
 def summary(findings: Sequence[Finding]) -> list[tuple[str, str]]:
-    """(question, answer) of every experiment, in the order of the debate."""
+    """(question, answer) of every experiment, in the order of the debate.
+
+    An answer whose test does not hold once all tests of the report are corrected together says so.
+    """
     known = experiments()
-    order = list(known)
-    ordered = sorted(findings, key=lambda f: order.index(f.experiment))
-    return [(known[f.experiment].question, f.verdict) for f in ordered]
+    order, made = list(known), tests(findings)
+    ordered = sorted(enumerate(findings), key=lambda item: order.index(item[1].experiment))
+    return [(known[f.experiment].question, f.verdict + _fallen(made, number)) for number, f in ordered]
 
 
 def tests(findings: Sequence[Finding]) -> pd.DataFrame:
-    """Every test of a report, corrected by Holm for all of them together; empty where there is none."""
+    """Every test of a report, corrected by Holm for all of them together; empty where there is none.
+
+    The column ``finding`` is the number of the finding among ``findings``.
+    """
     import pandas as pd
 
-    found = {claim: p for one in findings for claim, p in one.tests.items()}
-    corrected = holm(list(found.values())).tolist()
-    columns = {"claim": list(found), "p": list(found.values()), "corrected p": corrected}
-    return pd.DataFrame({**columns, "holds": ["yes" if p < LEVEL else "no" for p in corrected]})
+    found = [(number, claim, p) for number, one in enumerate(findings) for claim, p in one.tests.items()]
+    table = pd.DataFrame(found, columns=["finding", "claim", "p"])
+    # Two findings of one experiment (of other layers, say) make the same claim of different things.
+    again = table.groupby("claim").cumcount()
+    table["claim"] = [f"{claim} ({n + 1})" if n else claim for claim, n in zip(table["claim"], again, strict=True)]
+    corrected = holm(table["p"].to_numpy(float))
+    return table.assign(**{"corrected p": corrected, "holds": ["yes" if p < LEVEL else "no" for p in corrected]})
+
+
+def _fallen(made: pd.DataFrame, number: int) -> str:
+    """Of the tests of one finding those that are significant alone and not together with the others."""
+    own = made[(made["finding"] == number) & (made["p"] < LEVEL) & (made["holds"] == "no")]
+    if not len(own):
+        return ""
+    claims = "; ".join(f"{row['claim']} (p = {row['corrected p']:.2g})" for row in own.to_dict("records"))
+    return f" Not shown once all {len(made)} tests of this report are corrected together: {claims}."
 
 
 def _of_tests(table: pd.DataFrame) -> str:
@@ -60,13 +78,17 @@ def _of_tests(table: pd.DataFrame) -> str:
     )
 
 
+def _shown(made: pd.DataFrame) -> pd.DataFrame:
+    return made.drop(columns="finding")
+
+
 def to_markdown(findings: Sequence[Finding], title: str, facts: Mapping[str, Any], figures: Mapping[str, str]) -> str:
     """The report as Markdown; ``figures`` gives the file of each experiment's figure."""
     parts = [f"# {title}", *(f"{name}: {value}  " for name, value in facts.items()), "## In short"]
     parts.append("\n".join(f"- **{question}** {answer}" for question, answer in summary(findings)))
     parts.append(READING)
     if len(made := tests(findings)):
-        parts += ["## Tests", _of_tests(made), markdown(made)]
+        parts += ["## Tests", _of_tests(made), markdown(_shown(made))]
     parts.append("## The experiments")
     for found in findings:
         parts.append(found.to_markdown())
@@ -82,7 +104,7 @@ def to_html(findings: Sequence[Finding], title: str, facts: Mapping[str, Any]) -
     items = "".join(f"<li><b>{escape(q)}</b> {escape(a)}</li>" for q, a in summary(findings))
     facts_list = "".join(f"<li>{escape(str(name))}: {escape(str(value))}</li>" for name, value in facts.items())
     made = tests(findings)
-    corrected = f"<h2>Tests</h2><p>{escape(_of_tests(made))}</p>{html_table(made)}" if len(made) else ""
+    corrected = f"<h2>Tests</h2><p>{escape(_of_tests(made))}</p>{html_table(_shown(made))}" if len(made) else ""
     body = corrected + "".join(
         f"{f.to_html()}<details><summary>Settings</summary><p>{escape(_settings(f))}</p></details>" for f in findings
     )

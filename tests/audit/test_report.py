@@ -67,3 +67,18 @@ def test_all_tests_of_a_report_are_corrected_together():
     assert "3 tests were made for this report" in text and "for all of them: 1 of them." in text
     assert "<td>guide: b</td>" in to_html([one, two], "t", {})
     assert "Tests" not in to_markdown([Finding("seeds", empty, empty, "", ())], "t", {}, {})
+    # What only holds by itself is not answered as if it held.
+    short = dict(summary([one, two]))
+    note = "Not shown once all 3 tests of this report are corrected together: guide: b (p = 0.06); guide: c (p = 0.06)."
+    assert short[experiments()["guide"].question] == f"No. {note}"
+    assert short[experiments()["uniform"].question] == "Yes." and text.count(note) == 1
+
+
+def test_a_claim_that_two_findings_make_is_two_tests():
+    from attnflow.audit.report import tests
+
+    empty = pd.DataFrame({"a": [1.0]})
+    found = [Finding("permutation", empty, empty, "", (), tests={"peaked": p}) for p in (0.02, 0.5)]
+    made = tests(found)
+    assert made["claim"].tolist() == ["peaked", "peaked (2)"] and made["corrected p"].tolist() == [0.04, 0.5]
+    assert len(tests([])) == 0
