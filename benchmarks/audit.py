@@ -50,6 +50,8 @@ EXPERIMENTS = ("correlation", "permutation", "adversary", "uniform", "seeds", "g
 # The published λ (SST 5.25e-4, IMDb 8e-4, in the convention of the published code) and above: the papers trained for up
 # to 80 epochs, and in ten a λ moves attention less far.
 PENALTIES = (0.0, 5e-4, 2e-3, 1e-2)
+# The papers' own model with the λ that was published for it, where that is not near one of these.
+PUBLISHED = {"lstm-imdb": (8e-4,)}
 ADVERSARY = 1e-2
 
 
@@ -188,11 +190,15 @@ class Part:
         return {"folder": self.folder, "seed": self.seed, "recipe": self.recipe, "progress": bar("training")}
 
     def _uniform(self, found: Any) -> Finding:
-        return audit.uniform(self.factory, self.splits, **self._common)
+        return audit.uniform(self.factory, self.splits, seeds=self._others[:4], **self._common)
 
     def _seeds(self, found: Any) -> Finding:
-        chosen = self.plan.lstm_seeds if self.pools else self.plan.seeds
-        return audit.seeds(self.factory, self.splits, seeds=chosen, **self._common)
+        return audit.seeds(self.factory, self.splits, seeds=self._others, **self._common)
+
+    @property
+    def _others(self) -> tuple[int, ...]:
+        """The seeds other than the base's."""
+        return self.plan.lstm_seeds if self.pools else self.plan.seeds
 
     def _guide(self, found: Any) -> Finding:
         # The token-wise models are trained alike whatever the base was.
@@ -203,12 +209,16 @@ class Part:
 
     def _imposter(self, found: dict[str, Finding]) -> Finding:
         finding = audit.imposter(
-            self.factory, self.splits, penalties=self.plan.penalties, training=self._copying, convention="scalar",
+            self.factory, self.splits, penalties=self._penalties, training=self._copying, convention="scalar",
             adversaries=found.get("adversary"), seeds=found.get("seeds"), **self._common,
         )  # fmt: skip
         figure: Any = finding.plot().figure
         figure.savefig(self.folder / "imposter.svg")
         return finding
+
+    @property
+    def _penalties(self) -> tuple[float, ...]:
+        return tuple(sorted({*self.plan.penalties, *PUBLISHED.get(self.name, ())}))
 
     @property
     def _copying(self) -> Recipe:

@@ -19,7 +19,8 @@ from report import insert, markdown, save
 
 from attnflow.audit import Finding
 from attnflow.audit.correlation import LENGTH, LENGTH_LOO, LOO, PRODUCT
-from attnflow.audit.imposter import FAR, SEEDS, judged
+from attnflow.audit.imposter import FAR, SEEDS, controls, judged
+from attnflow.audit.permutation import trend
 from attnflow.significance import LEVEL, holm
 
 MODELS = {"lstm": "BiLSTM", "random": "BiLSTM, vectors at random", "transformer": "transformer", "minilm": "MiniLM"}
@@ -96,8 +97,10 @@ def numbers(experiment: str, finding: Finding) -> Iterator[Number]:
     """The numbers of a finding as (quantity, statistic, value)."""
     table, records = finding.table, finding.records
     if experiment == "uniform":
-        for name, score in zip(("trained", "uniform"), table["F1"], strict=True):
-            yield name, "F1", score
+        yield "the base", "F1", finding.settings["F1 of the base"]
+        for row in table.to_dict("records"):
+            yield row["attention"], "F1", row["F1"]
+            yield row["attention"], "std of F1 over seeds", row["F1 std"]
     elif experiment == "correlation":
         for row in table[table["class"] == "all"].to_dict("records"):
             pair = row["pair"] if "attention" not in row["pair"] else f"{row['pair']}, {row['method']}"
@@ -148,6 +151,11 @@ def rows_of(name: str, found: dict[str, Finding], data: Data) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+def _sides(compared: str) -> list[str]:
+    """The two that a claim compares, by their names in the finding's table."""
+    return compared.removesuffix(" attention").split(" against ")
+
+
 def tests_of(name: str, found: dict[str, Finding]) -> pd.DataFrame:
     """One row per test of a finding: what it compares, the size of what it found, and its p-value, uncorrected.
 
@@ -159,13 +167,11 @@ def tests_of(name: str, found: dict[str, Finding]) -> pd.DataFrame:
         for claim, p in finding.tests.items():
             compared = claim.split(": ")[1]
             if experiment == "permutation":
-                size, how = finding.records["max_attention"].corr(finding.records["change"], "spearman"), "Spearman"
-            elif experiment == "uniform":
-                first, second = finding.table["accuracy"]
-                size, how = first - second, "exact McNemar"
+                size, how = trend(finding.records)[0], "Spearman within classes"
             else:
-                one, two = (finding.table.set_index("guide")["accuracy"][n] for n in compared.split(" against "))
-                size, how = one - two, f"Wilcoxon, {finding.records['seed'].nunique()} seeds"
+                name, seeds = ("attention" if experiment == "uniform" else "guide"), finding.records["seed"].nunique()
+                one, two = (finding.table.set_index(name)["accuracy"][n] for n in _sides(compared))
+                size, how = one - two, f"texts and {seeds} seed{'s' * (seeds > 1)}"
             rows.append([kind, set_, experiment, compared, how, f"{size:.3f}", f"{p:.2g}"])
     return pd.DataFrame(rows, columns=["model", "data", "experiment", "claim", "test", "size", "p"])
 
@@ -367,7 +373,7 @@ def _in_spreads(part: Part) -> dict[str, str]:
     trained, uniform = (part.value("uniform", name, "F1") for name in ("trained", "uniform"))
     # Where seeds do not differ at all there is no unit.
     apart, predicted = (part.value("seeds", "other seeds", name) or float("nan") for name in (JSD, TVD))
-    far = _best(imposters(part))
+    far = _best(imposters(part).to_dict("records"))
     ratios = {
         "uniform weights, JSD": part.value("seeds", "uniform weights", JSD) / apart,
         "adversary, JSD": part.value("adversary", "furthest weights", JSD) / apart,
@@ -411,7 +417,7 @@ def vector_table(found: pd.DataFrame) -> str:
 
 def imposters(part: Part) -> pd.DataFrame:
     """The recorded imposters with their controls, in the form that :func:`attnflow.audit.imposter.judged` reads."""
-    rows = [{"model": "base", "λ": "nan", "F1": part.value("uniform", "trained", "F1")}]
+    rows = [{"model": "base", "λ": "nan", "F1": part.value("uniform", "the base", "F1")}]
     for penalty in part.penalties:
         measured = {name: part.value("imposter", f"λ {penalty}", name) for name in ("F1", "TVD", "JSD")}
         rows.append({"model": "imposter", "λ": penalty} | measured)
@@ -419,23 +425,22 @@ def imposters(part: Part) -> pd.DataFrame:
     return pd.DataFrame(rows + [{"model": SEEDS, "λ": "nan", "TVD": seeds}] * (seeds == seeds))
 
 
-def _best(rows: pd.DataFrame) -> Any:
+def _best(rows: list[dict[Any, Any]]) -> dict[Any, Any] | None:
     """Of the imposters that are far away the one that predicts most like the base, if there is one."""
-    tried = rows[rows["model"] == "imposter"]
-    far = tried[tried["JSD"] > FAR] if len(tried) else tried
-    return far.loc[far["TVD"].idxmin()] if len(far) else None
+    far = [row for row in rows if row["model"] == "imposter" and row["JSD"] > FAR]
+    return min(far, key=lambda row: float(row["TVD"])) if far else None
 
 
 def imposter_table(found: pd.DataFrame) -> str:
     """For every model the imposter that is far away and predicts most like the base, beside what needs no imposter."""
     lines = []
     for part in (part for part in _parts(found) if part.penalties):
-        rows = imposters(part)
+        rows = imposters(part).to_dict("records")
         best = _best(rows)
         if best is not None:
-            controls = rows[(rows["λ"] == "0") | (rows["model"] == SEEDS)]["TVD"]
+            yardstick = next(iter(controls(rows, best).values()), None)
             numbers = (best["JSD"], best["TVD"], *(part.value(*key) for key in CONTROLS))
-            costs = "" if controls.isna().all() else "yes" if best["TVD"] > controls.max() else "no"
+            costs = "" if yardstick is None else "yes" if best["TVD"] > yardstick else "no"
             lines.append([part.title, best["λ"], *map(_number, numbers), costs])
     return markdown(["model, data", "λ", "JSD", "TVD", "TVD at λ = 0", "TVD of other seeds", "a cost"], lines)
 

@@ -103,9 +103,12 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     from attnflow.audit import Finding
 
     page, data = load("audit_page"), load("audit_data")
-    table = pd.DataFrame({"attention": ["trained", "uniform"], "F1": [0.5, 0.25], "accuracy": [0.75, 0.5]})
+    table = pd.DataFrame(
+        {"attention": ["trained", "uniform"], "F1": [0.5, 0.25], "F1 std": [0.01, 0.02], "accuracy": [0.75, 0.5]}
+    )
     claim = {"uniform: trained against uniform attention": 0.01}
-    found = Finding("uniform", table, pd.DataFrame({"a": [1]}), "So so.", ("One.",), {"seed": 0}, tests=claim)
+    settings = {"seed": 0, "F1 of the base": 0.55}
+    found = Finding("uniform", table, pd.DataFrame({"seed": [1, 2]}), "So so.", ("One.",), settings, tests=claim)
     page.keep(tmp_path / "uniform.json", found, 1.5, 1.2)
     again = page.kept(tmp_path / "uniform.json")
     assert again.table.equals(table) and again.settings["seconds"] == 1.5 and again.tests == claim
@@ -119,6 +122,8 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     assert (
         "| BiLSTM, SST |" in text
         and "lstm,sst,uniform,trained,F1,0.5000," in rows
+        and "lstm,sst,uniform,the base,F1,0.5500," in rows
+        and "lstm,sst,uniform,uniform,std of F1 over seeds,0.0200," in rows
         and (tmp_path / "images" / "debate.svg").is_file()
     )
     assert text.startswith("# Page") and "below" in text and "\nold" not in text
@@ -126,8 +131,8 @@ def test_a_page_keeps_what_is_around_the_marks_and_figures_only_of_what_was_run(
     assert rows.count("lstm,sst,uniform,uniform,F1,0.2500,0.822") == 1 and "guide" not in rows
     kept = {name: (tmp_path / "data" / f"debate-{name}.csv").read_text() for name in ("verdicts", "tests", "seconds")}
     assert "lstm,sst,uniform,So so." in kept["verdicts"] and "lstm,sst,uniform,2,1" in kept["seconds"]
-    assert "lstm,sst,uniform,trained against uniform attention,exact McNemar,0.25,0.01,0.01" in kept["tests"]
-    assert "| BiLSTM, SST: trained attention is better than uniform | exact McNemar | +0.25 | 0.01 | 0.01 |" in text
+    assert "lstm,sst,uniform,trained against uniform attention,texts and 2 seeds,0.25,0.01,0.01" in kept["tests"]
+    assert "trained attention is better than uniform | texts and 2 seeds | +0.25 | 0.01 | 0.01 |" in text
 
 
 def test_all_tests_of_the_page_are_corrected_together(load):
@@ -138,7 +143,7 @@ def test_all_tests_of_the_page_are_corrected_together(load):
     page = load("audit_page")
     guides = pd.DataFrame({"guide": ["uniform", "raw", "flow"], "accuracy": [0.8, 0.7, 0.9]})
     seeds = pd.DataFrame({"seed": [0, 1, 2, 3, 4]})
-    peaks = pd.DataFrame({"max_attention": [0.1, 0.2, 0.3], "change": [0.3, 0.2, 0.1]})
+    peaks = pd.DataFrame({"max_attention": [0.1, 0.2, 0.3], "change": [0.3, 0.2, 0.1], "class": "a"})
     p = {"guide: raw against uniform": 0.001, "guide: flow against uniform": 0.5, "guide: flow against raw": 0.02}
     found = {
         "guide": Finding("guide", guides, seeds, "", (), tests=p),
@@ -146,7 +151,7 @@ def test_all_tests_of_the_page_are_corrected_together(load):
     }
     made = page.tests_of("transformer-sst", found)
     assert made["size"].tolist() == ["-0.100", "0.100", "0.200", "-1.000"]
-    assert made["test"].tolist() == ["Wilcoxon, 5 seeds"] * 3 + ["Spearman"]
+    assert made["test"].tolist() == ["texts and 5 seeds"] * 3 + ["Spearman within classes"]
     tests = made.assign(p=made["p"].astype(float), size=made["size"].astype(float))
     tests = page.corrected(tests)
     assert tests["corrected"].tolist() == pytest.approx([0.004, 0.03, 0.04, 0.5])
@@ -166,7 +171,7 @@ def test_recorded_imposters_are_judged_beside_their_controls(load, tmp_path):
 
     def rows(data, seeds):
         given = [
-            ("uniform", "trained", "F1", 0.9), ("imposter", "λ 0", "TVD", 0.03), ("imposter", "λ 0", "JSD", 0.1),
+            ("uniform", "the base", "F1", 0.9), ("imposter", "λ 0", "TVD", 0.03), ("imposter", "λ 0", "JSD", 0.1),
             ("imposter", "λ 0.01", "F1", 0.8), ("imposter", "λ 0.01", "TVD", 0.06), ("imposter", "λ 0.01", "JSD", 0.6),
             *([("seeds", "other seeds", "mean TVD", seeds)] * (seeds is not None)),
         ]  # fmt: skip
@@ -185,7 +190,8 @@ def test_recorded_imposters_are_judged_beside_their_controls(load, tmp_path):
     )
     page.judge(file, found)
     sst, seeds, imdb = pd.read_csv(file)["verdict"]
-    assert sst.startswith("A model that attends elsewhere can predict as much like the base as the controls")
+    assert sst.startswith("A model that attends elsewhere can predict as much like the base as other seeds (0.070; λ")
+    assert "though less so than λ = 0: at λ = 0.01" in sst
     assert seeds == "stays" and imdb.startswith("To attend elsewhere costs agreement")
 
 

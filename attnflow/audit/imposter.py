@@ -215,10 +215,10 @@ def _shown_with(adversaries: Finding | None, seeds: Finding | None) -> list[tupl
 
 
 def judged(table: pd.DataFrame) -> str:
-    """The verdict. A distance between predictions is a cost only beyond the controls in the same table.
+    """The verdict. A distance between predictions is a cost only beyond that of models with no reason to be far.
 
-    The controls are models that differ from the base for no such reason: the imposter at λ = 0, which is trained to
-    predict alike and may attend as it likes, and other seeds.
+    Other seeds are the yardstick: they differ from the base for the seed alone. The imposter at λ = 0, which is trained
+    to predict alike and may attend as it likes, stands beside them, and is the yardstick where no seeds are given.
     """
     rows: list[dict[Any, Any]] = table.to_dict("records")
     base = rows[0]["F1"]
@@ -235,23 +235,30 @@ def judged(table: pd.DataFrame) -> str:
         f"at λ = {best['λ']} the attention is {best['JSD']:.3f} nats (JSD) away from the base's, the predictions "
         f"{best['TVD']:.3f} (TVD), with F1 {best['F1']:.3f} versus {base:.3f}"
     )
-    controls = _controls(rows, best)
-    if not controls:
+    known = controls(rows, best)
+    if not known:
         return (
             f"There is a model that attends elsewhere: {facts}. Whether that distance is a cost cannot be said without "
             "a control: add λ = 0, or the finding of the experiment with other seeds."
         )
-    beside = ", ".join(f"{name} {value:.3f}" for name, value in controls.items())
-    if best["TVD"] <= max(controls.values()):
-        return f"A model that attends elsewhere can predict as much like the base as the controls ({beside}): {facts}."
-    return f"To attend elsewhere costs agreement with the base, beyond that of the controls ({beside}): {facts}."
+    (name, limit), *beside = known.items()
+    also = "".join(f"; {other} {value:.3f}" for other, value in beside)
+    if best["TVD"] > limit:
+        return f"To attend elsewhere costs agreement with the base, beyond that of {name} ({limit:.3f}{also}): {facts}."
+    more = [other for other, value in beside if best["TVD"] > value]
+    though = f", though less so than {more[0]}" if more else ""
+    return (
+        f"A model that attends elsewhere can predict as much like the base as {name} ({limit:.3f}{also}){though}: "
+        f"{facts}."
+    )
 
 
-def _controls(rows: Sequence[Mapping[Any, Any]], best: Mapping[Any, Any]) -> dict[str, float]:
-    """The distance to the base of models that were not made to attend elsewhere."""
-    free = [row for row in rows if row["model"] == "imposter" and row["λ"] == "0" and row is not best]
-    others = [row for row in rows if row["model"] == SEEDS]
-    return {("λ = 0" if row in free else SEEDS): float(row["TVD"]) for row in [*free, *others]}
+def controls(rows: Sequence[Mapping[Any, Any]], best: Mapping[Any, Any]) -> dict[str, float]:
+    """The distance to the base of models that were not made to attend elsewhere, the yardstick first."""
+    others = [(SEEDS, row) for row in rows if row["model"] == SEEDS]
+    free = [("λ = 0", row) for row in rows if row["model"] == "imposter" and row["λ"] == "0" and row is not best]
+    known = {name: float(row["TVD"]) for name, row in others + free}
+    return {name: value for name, value in known.items() if not np.isnan(value)}
 
 
 def _draw(ax: Axes, table: pd.DataFrame) -> None:

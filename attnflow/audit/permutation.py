@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -46,10 +47,13 @@ BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _SMALL = 0.05
 # Below this number of texts a bin or a rank correlation says nothing.
 FEWEST = 20
+# The name of all classes with fewer texts, taken together.
+_REST = "(few)"
 _LIMITS = (
     "A small change says that the output does not depend on where these weights are; it does not say what it depends "
     "on: the residual connection and the other layers carry the rest.",
     "Shuffled weights are put into a trained model, which has never seen such weights (Wiegreffe & Pinter 2019).",
+    "A long text has smaller weights, and may change less for that alone.",
     "Tokens above the first layer are mixtures of tokens, so that moving weight between them may change little.",
 )
 
@@ -266,8 +270,9 @@ def _table(records: pd.DataFrame) -> pd.DataFrame:
 def judged(records: pd.DataFrame, where: str, permutations: int) -> tuple[str, dict[str, float]]:
     """The verdict in words, and its test: does the output change more where attention is more peaked?
 
-    The answer is the rank correlation over all texts of the largest weight with the change. Bins are compared only
-    where both have at least :data:`FEWEST` texts.
+    The answer is the rank correlation of the largest weight with the change among texts of the same class: a class with
+    larger weights and larger changes would make one over all texts. Bins are compared only where both have at least
+    :data:`FEWEST` texts.
     """
     change = records["change"]
     said = (
@@ -278,10 +283,11 @@ def judged(records: pd.DataFrame, where: str, permutations: int) -> tuple[str, d
     said += in_words(records, "change", "median")
     if len(records) < FEWEST:
         return f"{said} Whether peaked attention matters more cannot be told from fewer than {FEWEST} texts.", {}
-    rho, p = _trend(records)
+    rho, p, groups = trend(records)
     if np.isnan(rho):
         return f"{said} The largest weight or the change is the same for all texts, so they cannot be related.", {}
-    how = f"Spearman {rho:.2f} of the largest weight with the change, n = {len(records)}, p = {p:.2g}"
+    within = f" within {groups} classes" if groups > 1 else ""
+    how = f"Spearman {rho:.2f} of the largest weight with the change{within}, n = {len(records)}, p = {p:.2g}"
     if p >= LEVEL:
         what = f"That peaked attention matters more could not be shown ({how})."
     elif rho > 0:
@@ -291,14 +297,34 @@ def judged(records: pd.DataFrame, where: str, permutations: int) -> tuple[str, d
     return f"{said} {what}{_by_bin(records)}", {"permutation: largest weight and change": p}
 
 
-def _trend(records: pd.DataFrame) -> tuple[float, float]:
-    """Spearman's ρ of the largest weight with the change, and its p-value; NaN where one of them is constant."""
-    from scipy.stats import spearmanr
+def trend(records: pd.DataFrame) -> tuple[float, float, int]:
+    """(Spearman's ρ of the largest weight with the change within classes, its p-value, how many classes there are).
 
-    if records["change"].nunique() < 2 or records["max_attention"].nunique() < 2:
-        return float("nan"), float("nan")
-    found: Any = spearmanr(records["max_attention"], records["change"])
-    return float(found.statistic), float(found.pvalue)
+    Ranks are taken within each class and counted from its middle, so that what the classes differ by is gone; classes
+    with fewer than :data:`FEWEST` texts are taken together. NaN where one of the two is constant in every class.
+    """
+    from scipy.stats import t
+
+    sizes = records["class"].value_counts()
+    group = records["class"].astype(str).where(records["class"].map(sizes) >= FEWEST, _REST)
+    x, y = (_ranks(records[column], group) for column in ("max_attention", "change"))
+    if not x.any() or not y.any():
+        return float("nan"), float("nan"), group.nunique()
+    rho = float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
+    # As many degrees of freedom as scipy's spearmanr takes, less one for each further class.
+    free = len(records) - 1 - group.nunique()
+    distance = abs(rho) * np.sqrt(free / max(1 - rho**2, 1e-300))
+    return rho, float(2 * t.sf(distance, free)), group.nunique()
+
+
+def _ranks(values: pd.Series, group: pd.Series) -> npt.NDArray[np.float64]:
+    """Ranks within each group, from −½ to ½."""
+    from scipy.stats import rankdata
+
+    def centred(part: pd.Series) -> npt.NDArray[np.float64]:
+        return (np.asarray(rankdata(part), np.float64) - (len(part) + 1) / 2) / len(part)
+
+    return values.groupby(group).transform(centred).to_numpy(np.float64)
 
 
 def _by_bin(records: pd.DataFrame) -> str:

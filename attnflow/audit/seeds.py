@@ -91,7 +91,7 @@ def seeds(
         "by maximum weight": by_bin(records).to_dict("records"),
     }  # fmt: skip
     return Finding(
-        "seeds", pd.DataFrame(rows), records, _verdict(records), _LIMITS, settings, lambda ax: _draw(ax, records)
+        "seeds", pd.DataFrame(rows), records, judged(records), _LIMITS, settings, lambda ax: _draw(ax, records)
     )
 
 
@@ -122,16 +122,24 @@ def by_bin(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _verdict(records: pd.DataFrame) -> str:
-    mean, flat = float(records["jsd"].mean()), float(records["uniform"].mean())
-    count, changed = records["seed"].nunique(), float(records["tvd"].mean())
+def judged(records: pd.DataFrame) -> str:
+    """The verdict: how many of the other seeds attend more like the base than uniform weights do.
+
+    The unit is the seed, not the text: one mean over all of them would hide that some are further away.
+    """
+    flat, changed = float(records["uniform"].mean()), float(records["tvd"].mean())
+    apart = records.groupby("seed")["jsd"].mean()
+    near, count = int((apart < flat).sum()), len(apart)
     facts = (
-        f"over {count} other seeds the attention is {mean:.3f} nats (JSD, at most {LN2:.3f}) from the base's, and "
-        f"uniform weights are {flat:.3f}; the predictions differ by {changed:.3f} (TVD)"
+        f"the attention of {count} other seed{'s' * (count > 1)} is {apart.min():.3f} to {apart.max():.3f} nats (JSD, "
+        f"at most {LN2:.3f}; mean {apart.mean():.3f}) from the base's, and uniform weights are {flat:.3f}; the "
+        f"predictions differ by {changed:.3f} (TVD)"
     )
-    if mean >= flat:
+    if near == count:
+        return f"Other seeds attend more like the base than uniform weights do: {facts}."
+    if near == 0:
         return f"Another seed moves attention as far as making it uniform would: {facts}."
-    return f"Other seeds attend more like the base than uniform weights do: {facts}."
+    return f"Only {near} of {count} other seeds attend more like the base than uniform weights do: {facts}."
 
 
 def _draw(ax: Axes, records: pd.DataFrame) -> None:

@@ -49,9 +49,18 @@ def curve(*points, seeds=None):
 
 def test_a_distance_is_a_cost_only_beyond_what_the_controls_differ_by():
     within = judged(curve((0, 0.1, 0.01), (1, 0.5, 0.064), seeds=0.077))
-    assert "as much like the base as the controls (λ = 0 0.010, other seeds 0.077)" in within
+    assert "as much like the base as other seeds (0.077; λ = 0 0.010), though less so than λ = 0: at λ = 1" in within
     beyond = judged(curve((0, 0.1, 0.01), (1, 0.5, 0.064), seeds=0.05))
-    assert "costs agreement with the base, beyond that of the controls (λ = 0 0.010, other seeds 0.050)" in beyond
+    assert "costs agreement with the base, beyond that of other seeds (0.050; λ = 0 0.010): at λ = 1" in beyond
+    near = judged(curve((0, 0.1, 0.064), (1, 0.5, 0.064), seeds=0.077))
+    assert "as much like the base as other seeds (0.077; λ = 0 0.064): at λ = 1" in near
+    # Without seeds λ = 0 is all there is; a control that was not measured is none.
+    alone = judged(curve((0, 0.1, 0.01), (1, 0.5, 0.064)))
+    assert "beyond that of λ = 0 (0.010): at λ = 1" in alone
+    assert alone == judged(curve((0, 0.1, 0.01), (1, 0.5, 0.064), seeds=float("nan")))
+    # A training at λ = 0 that failed does not excuse what is further than other seeds.
+    failed = judged(curve((0, 0.1, 0.5), (1, 0.5, 0.4), seeds=0.05))
+    assert "costs agreement with the base, beyond that of other seeds (0.050; λ = 0 0.500)" in failed
     assert "cannot be said without a control: add λ = 0" in judged(curve((1, 0.5, 0.064)))
     assert "No imposter got further than 0.300" in judged(curve((0, 0.1, 0.01), (1, 0.3, 0.02)))
 

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import spearmanr, t
 
 from attnflow.audit import permutation
 from attnflow.audit.instances import open_texts
 from attnflow.audit.intervention import find_intervention, forward, replaced
-from attnflow.audit.permutation import _bin, _Shuffle, changes_of, judged, shuffled
+from attnflow.audit.permutation import _bin, _Shuffle, changes_of, judged, shuffled, trend
 from attnflow.errors import AttnFlowError, InputError, SelectionError
 from tests import standin
 from tests.audit.hand import HandModel, causal, classifier, masked, own, softmax, state
@@ -214,6 +215,35 @@ def test_twenty_texts_are_enough_and_nineteen_are_not():
     assert "the more the output depends" in said and len(tests) == 1
     said, tests = judged(made_up(weights[:19], weights[:19]), "layer 1", 5)
     assert "cannot be told from fewer than 20 texts" in said and tests == {}
+
+
+def test_what_only_the_classes_differ_by_is_no_relation():
+    """One class has larger weights and larger changes; within each, the two have nothing to do with each other."""
+    rng = np.random.default_rng(0)
+    weights, changes = rng.uniform(0, 0.4, (2, 100)), rng.uniform(0, 0.4, (2, 100))
+    rows = [made_up(weights[i] + i / 2, changes[i] + i / 2).assign(**{"class": str(i)}) for i in (0, 1)]
+    both = pd.concat(rows, ignore_index=True)
+    assert spearmanr(both["max_attention"], both["change"]).pvalue < 1e-9
+    said, tests = judged(both, "layer 1", 5)
+    assert "could not be shown" in said and "within 2 classes, n = 200" in said
+    assert tests["permutation: largest weight and change"] > 0.05
+
+
+def test_the_relation_is_spearmans_in_one_class_and_the_mean_rank_in_several():
+    rng = np.random.default_rng(1)
+    weights = rng.uniform(0, 1, 60).round(1)  # with ties
+    rows = made_up(weights, weights + rng.uniform(0, 2, 60))
+    known = spearmanr(rows["max_attention"], rows["change"])
+    rho, p, groups = trend(rows)
+    assert (rho, p, groups) == (pytest.approx(known.statistic), pytest.approx(known.pvalue), 1)
+    # Classes of fewer than twenty texts are taken together.
+    several = rows.assign(**{"class": [f"text {i}" for i in range(60)]})
+    assert trend(several) == pytest.approx(trend(rows))
+    rho, p, groups = trend(rows.assign(**{"class": np.arange(60) % 3}))
+    parts = [rows[np.arange(60) % 3 == i].rank() for i in range(3)]
+    x, y = (np.concatenate([part[c] - part[c].mean() for part in parts]) for c in ("max_attention", "change"))
+    assert groups == 3 and rho == pytest.approx(np.corrcoef(x, y)[0, 1])
+    assert p == pytest.approx(2 * t.sf(abs(rho) * np.sqrt(56 / (1 - rho**2)), 56))
 
 
 def test_a_bin_of_few_texts_is_not_compared():

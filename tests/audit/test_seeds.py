@@ -6,7 +6,7 @@ import pytest
 
 from attnflow import AttnFlowError
 from attnflow.audit import seeds
-from attnflow.audit.seeds import _verdict, by_bin
+from attnflow.audit.seeds import by_bin, judged
 
 from .tiny import RECIPE, bert, lstm, splits
 
@@ -22,7 +22,7 @@ def test_the_same_seed_is_no_distance_away(data):
     assert own["jsd"].max() < 1e-6 and own["tvd"].max() == 0
     assert finding.records[finding.records["seed"] == 1]["jsd"].mean() > 1e-4
     assert finding.table["seed"].tolist() == ["0 (base)", "0", "1"]
-    assert "over 2 other seeds" in finding.verdict
+    assert "the attention of 2 other seeds is " in finding.verdict
     bins = by_bin(finding.records)
     assert bins["n"].sum() == len(finding.records) == 2 * len(data.test)
     finding.plot()
@@ -47,18 +47,19 @@ def test_no_seeds_are_refused(data):
 @pytest.mark.parametrize(
     ("apart", "start"),
     [
-        (0.29, "Other seeds attend more like the base than uniform weights do: over 3 other seeds"),
-        (0.3, "Another seed moves attention as far as making it uniform would: over 3 other seeds"),
-        (0.31, "Another seed moves attention as far as making it uniform would: over 3 other seeds"),
+        ((0.29, 0.1, 0.2), "Other seeds attend more like the base than uniform weights do: the attention of 3 other"),
+        ((0.29, 0.3, 0.01), "Only 2 of 3 other seeds attend more like the base than uniform weights do: the attention"),
+        ((0.3, 0.31, 0.5), "Another seed moves attention as far as making it uniform would: the attention of 3 other"),
     ],
 )
 def test_a_verdict_on_made_up_records_of_known_answer(apart, start):
-    # Means decide: single texts and seeds lie on either side of the uniform weights.
+    # The mean of a seed decides: single texts lie on either side of the uniform weights.
     records = pd.DataFrame({
-        "seed": [1, 1, 2, 2, 5, 5], "jsd": np.array([-0.2, 0.2, -0.1, 0.1, 0.0, 0.0]) + apart,
+        "seed": [1, 1, 2, 2, 5, 5], "jsd": np.repeat(apart, 2) + [-0.01, 0.01] * 3,
         "uniform": [0.25, 0.35] * 3, "tvd": [0.0, 0.06] * 3,
     })  # fmt: skip
-    said = _verdict(records)
+    said = judged(records)
     assert said.startswith(start)
-    assert f"is {apart:.3f} nats (JSD, at most 0.693) from the base's, and uniform weights are 0.300" in said
+    spread = f"is {min(apart):.3f} to {max(apart):.3f} nats (JSD, at most 0.693; mean {np.mean(apart):.3f})"
+    assert f"{spread} from the base's, and uniform weights are 0.300" in said
     assert said.endswith("the predictions differ by 0.030 (TVD).")
