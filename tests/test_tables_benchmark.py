@@ -232,6 +232,29 @@ def test_table_3_takes_several_classifiers(load, monkeypatch, tmp_path):
     assert found[0]["variant"] == "CLS row, Σ abs(gradient)" and [n["model"] for n in noise] == ["one", "two"]
 
 
+def test_a_page_of_probes_is_not_replaced_by_that_of_another_model(load, monkeypatch, tmp_path, capsys):
+    probes = load("probe_models")
+    folder = tmp_path / "docs" / "benchmarks"
+    folder.mkdir(parents=True)
+    page = folder / "probe_models.md"
+    shutil.copyfile(DOCS / "benchmarks" / "probe_models.md", page)
+    frames = [pd.read_csv(DOCS / "data" / f"probe-models-{name}.csv") for name in probes.NUMBERS]
+    monkeypatch.setattr(probes, "FOLDER", folder)
+    monkeypatch.setattr(probes, "page_of", lambda options, *given: (f"# Probes on {options.model}\n", frames))
+    many = ["--data", "own", "--count", "7489", "--pronouns", "3168"]
+    with pytest.raises(SystemExit):
+        probes.main([*many, "--model", "build/Other-1.5"], loaded=(None, None))
+    assert page.read_text() == (DOCS / "benchmarks" / "probe_models.md").read_text()
+    said = capsys.readouterr().err
+    assert "probe_models.md is of SmolLM2-135M-Instruct.Q4_1.gguf, and --model is Other-1.5." in said
+    line = "python benchmarks/probe_models.py --data own --model build/Other-1.5 --page probe_other_1_5"
+    assert said.endswith(f"  {line}\n")
+    probes.main([*many, "--model", "build/Other-1.5", "--page", "probe_other_1_5"], loaded=(None, None))
+    assert (folder / "probe_other_1_5.md").read_text() == "# Probes on build/Other-1.5\n"
+    probes.main([*many, "--model", "any/SmolLM2-135M-Instruct.Q4_1.gguf"], loaded=(None, None))
+    assert page.read_text() == "# Probes on any/SmolLM2-135M-Instruct.Q4_1.gguf\n"  # its own model takes its place
+
+
 def recorded():
     """What the docs hold, to the byte."""
     return {path: path.read_bytes() for path in DOCS.rglob("*") if path.is_file()}
