@@ -247,6 +247,7 @@ def short_table(correlations: pd.DataFrame) -> str:
     """The first and the last layer of every method: the paper's figure and ours. At the first, flow is rollout."""
     lines: list[list[object]] = []
     sets: list[str] = []
+    by_authors = AUTHORS in set(correlations["model"])
     for table in _shown(correlations):
         rows, sets = _leading(correlations, table)
         last = int(rows.loc[rows["model"] != PAPER, "layer"].max())
@@ -255,10 +256,11 @@ def short_table(correlations: pd.DataFrame) -> str:
                 found = rows[(rows["method"] == method) & (rows["layer"] == layer)]
                 paper = found[found["model"] == PAPER]["mean"]
                 ours = (_of_seeds(found[found["set"] == name], *paper) for name in sets)
-                theirs = found[(found["model"] == AUTHORS) & (found["set"] == "valid")]["mean"]
-                cells = [*(f"{mean:.2f}" for mean in paper), *ours, *(f"{mean:.2f}" for mean in theirs)]
+                theirs = found[found["model"] == AUTHORS].set_index("set")["mean"]
+                cells = [*(f"{mean:.2f}" for mean in paper), *ours]
+                cells += [f"{theirs[name]:.2f}" if name in theirs else "–" for name in sets if by_authors]
                 lines.append([TABLES[table], method, layer, *(cell.replace("-", "−") for cell in cells)])
-    more = [f"natural sentences, {AUTHORS}"] if AUTHORS in set(correlations["model"]) else []
+    more = [f"{SETS[name].removesuffix(' (hard)')}, {AUTHORS}" for name in sets if by_authors]
     return markdown(["compared with", "method", "layer", "paper", *(SETS[name] for name in sets), *more], lines)
 
 

@@ -64,13 +64,18 @@ def test_the_authors_recipe_is_shown_beside_the_seeds_and_is_none_of_them(load):
     means = {"seed 0": 0.5, "seed 1": 0.7, page.AUTHORS: -0.1}
     places = [(method, layer) for method in page.METHODS for layer in (0, 5)]
     rows = [["Table 1", "valid", "lead", name, *place, mean] for name, mean in means.items() for place in places]
+    rows += [["Table 1", "test", "lead", "seed 0", *place, 0.8] for place in places]
+    rows += [["Table 1", "test", "lead", page.AUTHORS, *places[-1], -0.2]]  # flow at the last layer alone
     rows += [["Table 1", None, None, page.PAPER, *place, 0.3] for place in places]
     frame = pd.DataFrame(rows, columns=["table", "set", "variant", "model", "method", "layer", "mean"])
     lines = page.short_table(frame).splitlines()
-    assert lines[0].endswith("| paper | natural sentences | natural sentences, authors' recipe |")
-    assert "| blank-out | rollout | 5 | 0.30 | 0.50 and 0.70 | −0.10 |" in lines
-    paper, ours, theirs, _ = page.layer_curves(frame).axes[1].lines
+    shown = "| test sentences, authors' recipe | natural sentences, authors' recipe |"
+    assert lines[0].endswith(f"| paper | test sentences (hard) | natural sentences {shown}")
+    assert "| blank-out | rollout | 5 | 0.30 | 0.80 | 0.50 and 0.70 | – | −0.10 |" in lines
+    assert "| blank-out | flow | 5 | 0.30 | 0.80 | 0.50 and 0.70 | −0.20 | −0.10 |" in lines
+    paper, hard, ours, theirs, _ = page.layer_curves(frame).axes[1].lines
     assert list(paper.get_ydata()) == [0.3, 0.3] and list(theirs.get_ydata()) == [-0.1, -0.1]
+    assert list(hard.get_ydata()) == [0.8, 0.8]
     assert list(ours.get_ydata()) == pytest.approx([0.6, 0.6])
 
 
