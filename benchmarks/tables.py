@@ -1,18 +1,21 @@
 """Tables 1, 2 and 3 of Abnar & Zuidema (2020) made again: CSV files, a figure and a table in docs/reproduction.md.
 
     python benchmarks/tables.py --model FOLDER [--model FOLDER …] --data FOLDER [--sst2 FOLDER … --sst2-data FILE]
+    python benchmarks/tables.py --figures
     python benchmarks/tables.py --depth
     python benchmarks/tables.py --redraw
 
 Each --model is a verb-number model that benchmarks/train_verb_number.py trained; it goes by the seed in its
-training.json, or as "authors' recipe" (default: the model inside the package, seed 0). --data holds test.tsv.gz (hard:
-three quarters have attractors) and valid.tsv.gz (natural), and the correlations are computed on both. Each --sst2 is a
-classifier that benchmarks/train_sst2.py trained, for Table 3; it goes by the name of its folder. Every model's
-correlations are kept in --work, so a run that was stopped goes on. ``--add`` keeps the recorded numbers of models that
-are not named, so that one can be added at a time. Without --data the sentences are those of the package's own grammar,
-and the docs stay as they are. ``--quick`` uses 20 sentences and writes nothing. ``--depth`` measures alone how many
-flows are saturated by depth, on models of 6 to 30 layers. ``--redraw`` computes nothing: it draws the figures and the
-short table from the recorded CSV files.
+training.json, or as "authors' recipe". Each --sst2 is a classifier that benchmarks/train_sst2.py trained, for Table 3;
+it goes by the name of its folder. Where nothing is named, it is the model inside the package, seed 0. The recorded
+numbers of models that are not named stay; ``--fresh`` starts over, with seed 0 and what is named. --data holds
+test.tsv.gz (hard: three quarters have attractors) and valid.tsv.gz (natural), and the correlations are computed on
+both. Every model's correlations are kept in --work, so a run that was stopped goes on. Without --data the sentences are
+those of the package's own grammar, and the docs stay as they are. ``--quick`` uses 20 sentences and writes nothing.
+
+Three options compute no table: ``--figures`` draws the heat-maps of the paper's example sentences, ``--depth`` measures
+how many flows are saturated by depth, on models of 6 to 30 layers, and ``--redraw`` draws the figures and the short
+tables from the recorded CSV files.
 
 The gradient of Tables 2 and 3 is measured by its size, Σ|g| or ‖g‖₂. The paper's |Σg| is zero up to rounding error
 where a norm stands behind the embeddings; it is computed as a demonstration, with |Σg| / Σ|g| of every sentence.
@@ -97,7 +100,7 @@ VARIANTS = (
     Variant("Table 2", "abs(Σ gradient · embedding)", "product"),
     Variant("Table 2", "rounding error: abs(Σ gradient of p₀ − p₁), as in the paper", "paper"),
 )
-# One more blank-out of every word costs more than all else together, so these are of the package's own model alone.
+# One more blank-out of every word costs more than all else together, so these are of seed 0 alone.
 ALONE = ("delete", "predicted")
 MAIN = tuple(v for v in VARIANTS if v.reference not in ALONE)
 VARIANTS_3 = (
@@ -232,11 +235,6 @@ def with_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([own, several], ignore_index=True)[COLUMNS].convert_dtypes().astype({"missing": "Int64"})
 
 
-def added(old: pd.DataFrame, new: pd.DataFrame, by: str = "model") -> pd.DataFrame:
-    """The recorded rows of models, or of what else ``by`` names, that are not in ``new``; behind them the new ones."""
-    return pd.concat([old[~old[by].isin(new[by])], new], ignore_index=True)
-
-
 def noise_records(part: str, runs: list[Values], names: list[str]) -> Iterator[dict[str, Any]]:
     """How much of the gradient is left in its sum over dimensions, |Σg| / Σ|g|: below 1e-6 it is rounding error."""
     for name, run in zip(names, runs, strict=True):
@@ -281,9 +279,9 @@ def verb_records(
     found, noise = [], []
     for part in ("grammar",) if source is None else ("test", "valid"):
         examples, runs = sentences(source, part, count), []
-        for folder, (model, tokenizer) in zip(models, loaded, strict=True):
+        for name, folder, (model, tokenizer) in zip(names, models, loaded, strict=True):
             texts = [(e.prefix, int(model.config.label2id[e.label])) for e in examples]
-            runs.append(kept(work, folder, texts, (model, tokenizer), VARIANTS if folder is None else MAIN))
+            runs.append(kept(work, folder, texts, (model, tokenizer), VARIANTS if name == tables_rows.SEED else MAIN))
         for table in ("Table 1", "Table 2"):
             found += records(table, part, runs, names, VARIANTS)
         noise += noise_records(part, runs, names)
@@ -349,18 +347,22 @@ EXAMPLES = {
 }
 
 
-def figures(folder: Path | None, out: Path) -> None:
-    """The paper's layer × token heat-maps for its example sentences, from our model, and what it predicts of them."""
+def figures(folder: Path | None, out: Path | None) -> None:
+    """The paper's layer × token heat-maps for its example sentences, from our model, and what it predicts of them.
+
+    Without a place for the heat-maps it only says what the model predicts.
+    """
     from attnflow.scoring.explain import explain
     from attnflow.views.plot import plot_all
 
     model, tokenizer = verb_number.load(folder)
-    out.mkdir(parents=True, exist_ok=True)
     for name, texts in EXAMPLES.items():
         given, changed = (explain(model, tokenizer, text, list(METHODS), position="cls") for text in texts)
         for text, found in zip(texts, (given.prediction, changed.prediction), strict=True):
             print(f"{text}: {found and f'{found.label} ({found.probability:.3f})'}")
-        plot_all(given).savefig(out / f"{name}.png", dpi=120)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            plot_all(given).savefig(out / f"{name}.png", dpi=120)
 
 
 def options_of(arguments: list[str] | None) -> argparse.Namespace:
@@ -372,8 +374,10 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parse.add_argument("--count", type=int, default=COUNT, help="sentences of each set; with fewer the docs stay")
     parse.add_argument("--work", type=Path, default=Path("build/tables"), help="where finished parts are kept")
     parse.add_argument("--docs", type=Path, default=FOLDER.parent, help="where the page and its data are written")
-    parse.add_argument("--add", action="store_true", help="keep the recorded numbers of models that are not named")
-    parse.add_argument("--figures", action="store_true", help="also draw docs/images/verb-number-*.png")
+    parse.add_argument("--fresh", action="store_true", help="start over: drop recorded numbers of models not named")
+    # What every run does now; recorded commands have it, and they can still be run.
+    parse.add_argument("--add", action="store_true", help=argparse.SUPPRESS)
+    parse.add_argument("--figures", action="store_true", help="only the heat-maps, docs/images/verb-number-*.png")
     parse.add_argument("--depth", action="store_true", help="only saturation by depth: its CSV file and figure")
     parse.add_argument("--redraw", action="store_true", help="draw from the recorded CSV files, without computing")
     parse.add_argument("--quick", action="store_true", help="20 sentences, nothing written")
@@ -384,8 +388,10 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def compute(options: argparse.Namespace) -> tables_page.Frames:
-    """The correlations, the accuracies, and the ratios of |Σg| to Σ|g|."""
-    models: list[Path | None] = options.model or ([] if options.add and options.sst2 else [None])
+    """The correlations, the accuracies, and the ratios of |Σg| to Σ|g|: of what is named, or else of seed 0."""
+    models: list[Path | None] = [*(options.model or [])]
+    if options.fresh or not (models or options.sst2):
+        models = [None, *models]  # short tables of the page are of seed 0
     count, work = (20, None) if options.quick else (options.count, options.work)
     loaded = [verb_number.load(folder) for folder in models]
     found, noise = verb_records(models, loaded, options.data, count, work)
@@ -393,11 +399,7 @@ def compute(options: argparse.Namespace) -> tables_page.Frames:
     if options.sst2:
         parts = zip((found, accuracy, noise), sst2_records(options.sst2, options.sst2_data, count, work), strict=True)
         found, accuracy, noise = (own + more for own, more in parts)
-    frames = (frame_of([*published(), *found]), pd.DataFrame(accuracy), pd.DataFrame(noise))
-    if options.add:
-        one, two, three = (added(old, new) for old, new in zip(tables_page.read(options.docs), frames, strict=True))
-        frames = (one, two, three)
-    return (with_seeds(frames[0]), *frames[1:])
+    return with_seeds(frame_of([*published(), *found])), pd.DataFrame(accuracy), pd.DataFrame(noise)
 
 
 COLUMNS = ["table", "set", "variant", "model", "method", "layer", "mean", "std", "half_width", "missing"]
@@ -414,34 +416,55 @@ def draw(docs: Path) -> None:
     tables_rows.draw(docs)
 
 
-def main(arguments: list[str] | None = None) -> str:
-    options = options_of(arguments)
-    if options.depth:
-        found = pd.DataFrame(saturation_records(options.quick))
-        print(found.to_string(index=False))
-        if not options.quick:
-            tables_page.write_saturation(options.docs, found)
-            record_run(options.docs / "data" / tables_page.RUNS)
-        return ""
-    try:
-        frames = tables_page.read(options.docs) if options.redraw else compute(options)
-    except AttnFlowError as error:
-        print(error)
-        return ""
+def show(frames: tables_page.Frames) -> str:
+    """Print the short table, which is given back, the accuracies and the ratios."""
     text = tables_page.short_table(frames[0])
     print(text)
     for frame in frames[1:]:
         print(frame.to_string(index=False))
-    small = fewer("--count", options.count, COUNT)
-    if options.redraw:
-        draw(options.docs)
-    elif options.data is not None and not options.quick and not stays(options.docs / "reproduction.md", small):
-        tables_page.write(options.docs, frames)
-        draw(options.docs)
-        record_run(options.docs / "data" / tables_page.RUNS, [*(options.model or []), *(options.sst2 or [])])
-        if options.figures:
-            figures((options.model or [None])[0], options.docs / "images")
     return text
+
+
+def depth(options: argparse.Namespace) -> None:
+    """Measure saturation by depth on the models that are installed, and record it."""
+    found = pd.DataFrame(saturation_records(options.quick), columns=["model", "layers", "layer", "share"])
+    print(found.to_string(index=False))
+    if len(found) and not options.quick:
+        tables_page.write_saturation(options.docs, found)
+        record_run(options.docs / "data" / tables_page.RUNS)
+
+
+def make_tables(options: argparse.Namespace) -> str:
+    """Compute what is named and show it; where it is recorded, among the recorded models, as the page then is."""
+    frames = compute(options)
+    small = fewer("--count", options.count, COUNT)
+    if options.data is None or options.quick or stays(options.docs / "reproduction.md", small):
+        return show(frames)
+    if not options.fresh:
+        frames = tables_page.with_recorded(options.docs, frames)
+    frames = (with_seeds(frames[0]), *frames[1:])
+    text = show(frames)
+    tables_page.write(options.docs, frames)
+    draw(options.docs)
+    record_run(options.docs / "data" / tables_page.RUNS, [*(options.model or []), *(options.sst2 or [])])
+    return text
+
+
+def main(arguments: list[str] | None = None) -> str:
+    options = options_of(arguments)
+    try:
+        if options.figures:
+            figures((options.model or [None])[0], None if options.quick else options.docs / "images")
+        elif options.depth:
+            depth(options)
+        elif options.redraw:
+            draw(options.docs)
+            return show(tables_page.read(options.docs))
+        else:
+            return make_tables(options)
+    except AttnFlowError as error:
+        print(error)
+    return ""
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from report import insert, markdown, save, stays
 
@@ -41,12 +42,40 @@ def write(docs: Path, frames: Frames) -> None:
         frame.to_csv(docs / "data" / f"reproduction-{name}.csv", index=False, float_format=digits)
 
 
+def added(old: pd.DataFrame, new: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """The recorded rows and the new ones, which take the place of those that are alike in the columns ``by``.
+
+    What the first of the columns names stays in the recorded order, so that a table that is made again looks alike.
+
+    >>> old = pd.DataFrame({"model": ["a", "b"], "mean": [1, 2]})
+    >>> added(old, pd.DataFrame({"model": ["c", "a"], "mean": [3, 4]}), "model").to_numpy().tolist()
+    [['a', 4], ['b', 2], ['c', 3]]
+    """
+    place = {name: i for i, name in enumerate(dict.fromkeys([*old[by[0]], *new[by[0]]]))}
+    replaced = old.set_index([*by]).index.isin(new.set_index([*by]).index)
+    rows = pd.concat([old[~replaced], new])
+    ranks = [rows[by[0]].map(place), *(rows[name] for name in by[1:])]
+    return rows.iloc[np.lexsort(ranks[::-1])].reset_index(drop=True)
+
+
+def with_recorded(docs: Path, frames: Frames) -> Frames:
+    """The recorded rows of models that were not computed, with those that were; the latter alone where none are."""
+    if not (docs / "data" / f"reproduction-{NUMBERS[0]}.csv").is_file():
+        return frames
+    one, two, three = (added(old, new, "model") for old, new in zip(read(docs), frames, strict=True))
+    return one, two, three
+
+
 def write_saturation(docs: Path, found: pd.DataFrame) -> None:
-    """Write the CSV file of saturation by depth, and draw its figure."""
+    """Write the CSV file of saturation by depth, and draw its figure; the rows of models that are not there stay."""
     path = docs / "data" / "reproduction-saturation.csv"
-    if not stays(path):
-        found.to_csv(path, index=False, float_format="%.4f")
-        draw(docs)
+    if stays(path):
+        return
+    old = pd.read_csv(path) if path.is_file() else found
+    for name in dict.fromkeys(old.loc[~old["model"].isin(found["model"]), "model"]):
+        print(f"{name} is not installed: its recorded rows stay.")
+    added(old, found, "model").to_csv(path, index=False, float_format="%.4f")
+    draw(docs)
 
 
 def draw(docs: Path) -> None:
@@ -218,6 +247,7 @@ def short_table(correlations: pd.DataFrame) -> str:
     """The first and the last layer of every method: the paper's figure and ours. At the first, flow is rollout."""
     lines: list[list[object]] = []
     sets: list[str] = []
+    by_authors = AUTHORS in set(correlations["model"])
     for table in _shown(correlations):
         rows, sets = _leading(correlations, table)
         last = int(rows.loc[rows["model"] != PAPER, "layer"].max())
@@ -226,10 +256,11 @@ def short_table(correlations: pd.DataFrame) -> str:
                 found = rows[(rows["method"] == method) & (rows["layer"] == layer)]
                 paper = found[found["model"] == PAPER]["mean"]
                 ours = (_of_seeds(found[found["set"] == name], *paper) for name in sets)
-                theirs = found[(found["model"] == AUTHORS) & (found["set"] == "valid")]["mean"]
-                cells = [*(f"{mean:.2f}" for mean in paper), *ours, *(f"{mean:.2f}" for mean in theirs)]
+                theirs = found[found["model"] == AUTHORS].set_index("set")["mean"]
+                cells = [*(f"{mean:.2f}" for mean in paper), *ours]
+                cells += [f"{theirs[name]:.2f}" if name in theirs else "–" for name in sets if by_authors]
                 lines.append([TABLES[table], method, layer, *(cell.replace("-", "−") for cell in cells)])
-    more = [f"natural sentences, {AUTHORS}"] if AUTHORS in set(correlations["model"]) else []
+    more = [f"{SETS[name].removesuffix(' (hard)')}, {AUTHORS}" for name in sets if by_authors]
     return markdown(["compared with", "method", "layer", "paper", *(SETS[name] for name in sets), *more], lines)
 
 

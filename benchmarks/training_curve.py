@@ -8,8 +8,9 @@ one of them the correlations of Tables 1 and 2 of Abnar & Zuidema (2020) at ever
 natural sentences of valid.tsv.gz, with the accuracy on these, and how far the attention of CLS is from giving every
 token the same weight. ``--step N`` takes only the models after so many steps, and may be repeated. The numbers go to
 docs/data/reproduction-training.csv, the figures to docs/images/reproduction-training.svg and -layers.svg. What was
-computed is kept in --work, so a run that was stopped goes on. ``--add`` keeps the recorded numbers of runs that are not
-named. ``--quick`` trains a tiny model on the package's own grammar for some steps, and writes nothing.
+computed is kept in --work, so a run that was stopped goes on. The recorded numbers of runs that are not named stay, and
+with ``--step`` those of a run's other models; ``--fresh`` starts over. ``--quick`` trains a tiny model on the package's
+own grammar for some steps, and writes nothing.
 """
 
 from __future__ import annotations
@@ -168,7 +169,9 @@ def main(arguments: list[str] | None = None) -> pd.DataFrame:
     parse.add_argument("--count", type=int, default=COUNT, help="sentences; with fewer the docs stay")
     parse.add_argument("--work", type=Path, default=Path("build/tables"), help="where finished parts are kept")
     parse.add_argument("--docs", type=Path, default=FOLDER.parent, help="where the numbers and the figure are written")
-    parse.add_argument("--add", action="store_true", help="keep the recorded numbers of runs that are not named")
+    parse.add_argument("--fresh", action="store_true", help="start over: drop recorded numbers of runs not named")
+    # What every run does now; recorded commands have it, and they can still be run.
+    parse.add_argument("--add", action="store_true", help=argparse.SUPPRESS)
     parse.add_argument("--redraw", action="store_true", help="draw from the recorded CSV file, without computing")
     parse.add_argument("--quick", action="store_true", help="a tiny model and 20 sentences, nothing written")
     options = parse.parse_args(arguments)
@@ -187,8 +190,9 @@ def main(arguments: list[str] | None = None) -> pd.DataFrame:
     small = fewer("--count", options.count, COUNT)
     if options.data is not None and not options.quick and not stays(file, small):
         file.parent.mkdir(parents=True, exist_ok=True)
-        if options.add:
-            frame = tables.added(pd.read_csv(file), frame, "run")
+        if file.is_file() and not options.fresh:
+            by = ["run", "sentences"] if options.step else ["run"]
+            frame = tables_page.added(pd.read_csv(file), frame, *by)
         frame.to_csv(file, index=False, float_format="%.4f")
         draw(options.docs)
         record_run(options.docs / "data" / tables_page.RUNS, options.run)

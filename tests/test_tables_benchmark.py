@@ -64,13 +64,18 @@ def test_the_authors_recipe_is_shown_beside_the_seeds_and_is_none_of_them(load):
     means = {"seed 0": 0.5, "seed 1": 0.7, page.AUTHORS: -0.1}
     places = [(method, layer) for method in page.METHODS for layer in (0, 5)]
     rows = [["Table 1", "valid", "lead", name, *place, mean] for name, mean in means.items() for place in places]
+    rows += [["Table 1", "test", "lead", "seed 0", *place, 0.8] for place in places]
+    rows += [["Table 1", "test", "lead", page.AUTHORS, *places[-1], -0.2]]  # flow at the last layer alone
     rows += [["Table 1", None, None, page.PAPER, *place, 0.3] for place in places]
     frame = pd.DataFrame(rows, columns=["table", "set", "variant", "model", "method", "layer", "mean"])
     lines = page.short_table(frame).splitlines()
-    assert lines[0].endswith("| paper | natural sentences | natural sentences, authors' recipe |")
-    assert "| blank-out | rollout | 5 | 0.30 | 0.50 and 0.70 | −0.10 |" in lines
-    paper, ours, theirs, _ = page.layer_curves(frame).axes[1].lines
+    shown = "| test sentences, authors' recipe | natural sentences, authors' recipe |"
+    assert lines[0].endswith(f"| paper | test sentences (hard) | natural sentences {shown}")
+    assert "| blank-out | rollout | 5 | 0.30 | 0.80 | 0.50 and 0.70 | – | −0.10 |" in lines
+    assert "| blank-out | flow | 5 | 0.30 | 0.80 | 0.50 and 0.70 | −0.20 | −0.10 |" in lines
+    paper, hard, ours, theirs, _ = page.layer_curves(frame).axes[1].lines
     assert list(paper.get_ydata()) == [0.3, 0.3] and list(theirs.get_ydata()) == [-0.1, -0.1]
+    assert list(hard.get_ydata()) == [0.8, 0.8]
     assert list(ours.get_ydata()) == pytest.approx([0.6, 0.6])
 
 
@@ -153,21 +158,21 @@ def test_records_mean_spread_and_seeds_by_hand(load, tmp_path):
 
 
 def test_a_model_is_added_to_those_that_are_recorded(load, tmp_path):
-    tables = load("tables")
+    tables, page = load("tables"), load("tables_page")
     same = {"table": "Table 1", "set": "test", "variant": "v", "method": "raw", "layer": 0}
     old = tables.frame_of([*tables.published(), same | {"model": "seed 0", "mean": 0.5}])
     new = tables.frame_of([*tables.published(), same | {"model": "seed 1", "mean": 0.7}])
-    one = tables.with_seeds(tables.added(old, new))
+    one = tables.with_seeds(page.added(old, new, "model"))
     assert one[one["set"] == "test"][["model", "mean"]].to_numpy().tolist()[:2] == [["seed 0", 0.5], ["seed 1", 0.7]]
     (seeds,) = one[one["model"] == "seeds"].to_dict("records")
     assert (seeds["mean"], seeds["std"]) == pytest.approx((0.6, 0.02**0.5)) and len(one) == len(old) + 2
-    again = tables.with_seeds(tables.added(one, new))  # the same model once more takes the place of its old rows
+    again = tables.with_seeds(page.added(one, new, "model"))  # the same model once more takes its old rows' place
     assert again.to_dict("records")[-1]["std"] == pytest.approx(0.02**0.5) and len(again) == len(one)
-    runs = pd.DataFrame({"run": ["a", "b"], "mean": [1, 2]})
-    assert tables.added(runs, pd.DataFrame({"run": ["a"], "mean": [3]}), "run").to_numpy().tolist() == [
-        ["b", 2],
-        ["a", 3],
-    ]
+    runs = pd.DataFrame([["b", 9, 1], ["a", 5, 2], ["a", 50, 3]], columns=["run", "sentences", "mean"])
+    more = pd.DataFrame([["a", 50, 4], ["a", 7, 5]], columns=runs.columns)
+    assert page.added(runs, more, "run").to_numpy().tolist() == [["b", 9, 1], ["a", 50, 4], ["a", 7, 5]]
+    by_model = page.added(runs, more, "run", "sentences").to_numpy().tolist()
+    assert by_model == [["b", 9, 1], ["a", 5, 2], ["a", 7, 5], ["a", 50, 4]]  # in order, as a curve needs them
     (tmp_path / "training.json").write_text('{"seed": 7}')
     assert (tables.name_of(None), tables.name_of(tmp_path)) == ("seed 0", "seed 7")
     kept = tmp_path / "step-000010"
@@ -230,6 +235,143 @@ def test_table_3_takes_several_classifiers(load, monkeypatch, tmp_path):
     assert [(a["model"], a["n"], a["accuracy"]) for a in accuracy] == [("one", 2, 0.5), ("two", 2, 0.5)]
     assert {r["model"] for r in found} == {"one", "two"} and len(found) == 2 * 3 * 2 * len(tables.VARIANTS_3)
     assert found[0]["variant"] == "CLS row, Σ abs(gradient)" and [n["model"] for n in noise] == ["one", "two"]
+
+
+@pytest.fixture
+def docs(tmp_path):
+    """The recorded page of the tables and its data, to be written to."""
+    shutil.copytree(DOCS / "data", tmp_path / "docs" / "data")
+    shutil.copyfile(DOCS / "reproduction.md", tmp_path / "docs" / "reproduction.md")
+    return tmp_path / "docs"
+
+
+def numbers(docs):
+    """The CSV files of the tables, to the byte."""
+    return [(docs / "data" / f"reproduction-{name}.csv").read_bytes() for name in ("correlations", "accuracy", "noise")]
+
+
+def only(tables, *models):
+    """What a run that computes these models would find: their recorded rows."""
+    one, two, three = (frame[frame["model"].isin([*models, "paper"])] for frame in tables.tables_page.read(DOCS))
+    return lambda options: (tables.with_seeds(one), two, three)
+
+
+@pytest.mark.parametrize("model", ["seed 0", "seed 1", "minilm-sst2"])
+def test_a_run_keeps_the_models_that_it_does_not_name(load, monkeypatch, docs, tmp_path, model):
+    tables, before = load("tables"), numbers(docs)
+    monkeypatch.setattr(tables, "compute", only(tables, model))
+    tables.main(["--data", str(tmp_path), "--docs", str(docs)])
+    assert numbers(docs) == before
+    assert (docs / "reproduction.md").read_text() == (DOCS / "reproduction.md").read_text()
+
+
+def test_a_fresh_run_drops_them(load, monkeypatch, docs, tmp_path):
+    tables = load("tables")
+    monkeypatch.setattr(tables, "compute", only(tables, "seed 0"))
+    tables.main(["--data", str(tmp_path), "--docs", str(docs), "--fresh"])
+    assert [set(frame["model"]) - {"paper"} for frame in tables.tables_page.read(docs)] == [{"seed 0"}] * 3
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [([], ["seed 0"]), (["--model", "own"], ["own"]), (["--sst2", "x"], []), (["--add"], ["seed 0"]),
+     (["--fresh", "--model", "own"], ["seed 0", "own"]), (["--fresh", "--sst2", "x"], ["seed 0"])],
+)  # fmt: skip
+def test_a_run_computes_what_is_named_and_otherwise_seed_0(load, monkeypatch, given, named):
+    tables = load("tables")
+    row = {"set": "test", "model": "any"}
+    monkeypatch.setattr(tables.verb_number, "load", lambda folder: (None, None))
+    monkeypatch.setattr(tables, "sst2_records", lambda *given: ([], [row], [row]))
+    monkeypatch.setattr(tables, "verb_records", lambda models, *rest: (asked.extend(models) or [], [row]))
+    monkeypatch.setattr(tables, "accuracy_records", lambda *given: [row])
+    asked = []
+    tables.compute(tables.options_of([*given, "--sst2-data", "file"]))
+    assert [tables.name_of(folder) for folder in asked] == named
+
+
+def test_a_model_that_takes_the_place_of_seed_0_has_all_of_its_variants(load, monkeypatch, tmp_path):
+    tables, asked = load("tables"), []
+    (tmp_path / "training.json").write_text('{"seed": 0}')
+    model = types.SimpleNamespace(config=types.SimpleNamespace(label2id={"singular": 0, "plural": 1}))
+    found = {tables.RATIO: np.zeros((2, 1))}
+    monkeypatch.setattr(tables, "kept", lambda *given: asked.append(given[-1]) or found)
+    folders = [tmp_path, tmp_path / "none" / "own"]
+    tables.verb_records(folders, [(model, None)] * 2, None, 2, None)
+    assert asked == [tables.VARIANTS, tables.MAIN]
+
+
+def test_the_heat_maps_are_drawn_alone(load, monkeypatch, docs, tmp_path, capsys):
+    tables, before = load("tables"), numbers(docs)
+    monkeypatch.setattr(tables, "compute", only(tables, "seed 0"))
+    tables.main(["--data", str(tmp_path), "--docs", str(docs), "--figures"])
+    assert numbers(docs) == before
+    assert sorted(path.stem for path in (docs / "images").iterdir()) == sorted(tables.EXAMPLES)
+    assert capsys.readouterr().out.startswith("the article on NNP large systems: singular (0.996)")
+    shutil.rmtree(docs / "images")
+    tables.main(["--docs", str(docs), "--figures", "--quick"])
+    assert not (docs / "images").exists()
+
+
+def test_depth_keeps_the_models_that_are_not_installed(load, monkeypatch, docs, capsys):
+    tables = load("tables")
+    file, runs = (docs / "data" / f"reproduction-{name}.csv" for name in ("saturation", "runs"))
+    before, noted = pd.read_csv(file), runs.read_bytes()
+    monkeypatch.setattr(tables, "saturation_records", lambda small: iter(()))
+    tables.main(["--depth", "--docs", str(docs)])
+    assert pd.read_csv(file).equals(before) and runs.read_bytes() == noted
+    there = before[before["model"] != "all-mpnet-base-v2"].assign(share=0.25)
+    monkeypatch.setattr(tables, "saturation_records", lambda small: there.to_dict("records"))
+    tables.main(["--depth", "--docs", str(docs)])
+    after = pd.read_csv(file)
+    assert after["share"].where(after["model"] == "all-mpnet-base-v2", before["share"]).equals(before["share"])
+    assert set(after.loc[after["model"] != "all-mpnet-base-v2", "share"]) == {0.25} and len(after) == len(before)
+    assert "all-mpnet-base-v2 is not installed: its recorded rows stay." in capsys.readouterr().out
+    assert runs.read_bytes() != noted
+
+
+def test_a_curve_keeps_the_runs_and_models_that_it_does_not_name(load, monkeypatch, docs, tmp_path):
+    curve = load("training_curve")
+    file = docs / "data" / "reproduction-training.csv"
+    before = file.read_bytes()
+    every = pd.read_csv(file)
+    first = every[(every["run"] == "seed1") & (every["sentences"] == 129_280)]
+    named = ["--data", str(tmp_path), "--docs", str(docs), "--run", "build/seed1"]
+    monkeypatch.setattr(curve, "records", lambda *given: first.to_dict("records"))
+    curve.main([*named, "--step", "1010"])
+    assert file.read_bytes() == before
+    curve.main(named)  # the run has this model alone now
+    after = pd.read_csv(file)
+    assert (
+        after[after["run"] != "seed1"]
+        .reset_index(drop=True)
+        .equals(every[every["run"] != "seed1"].reset_index(drop=True))
+    )
+    assert set(after.loc[after["run"] == "seed1", "sentences"]) == {129_280}
+    curve.main([*named, "--fresh"])
+    assert set(pd.read_csv(file)["run"]) == {"seed1"}
+
+
+def test_a_page_of_probes_is_not_replaced_by_that_of_another_model(load, monkeypatch, tmp_path, capsys):
+    probes = load("probe_models")
+    folder = tmp_path / "docs" / "benchmarks"
+    folder.mkdir(parents=True)
+    page = folder / "probe_models.md"
+    shutil.copyfile(DOCS / "benchmarks" / "probe_models.md", page)
+    frames = [pd.read_csv(DOCS / "data" / f"probe-models-{name}.csv") for name in probes.NUMBERS]
+    monkeypatch.setattr(probes, "FOLDER", folder)
+    monkeypatch.setattr(probes, "page_of", lambda options, *given: (f"# Probes on {options.model}\n", frames))
+    many = ["--data", "own", "--count", "7489", "--pronouns", "3168"]
+    with pytest.raises(SystemExit):
+        probes.main([*many, "--model", "build/Other-1.5"], loaded=(None, None))
+    assert page.read_text() == (DOCS / "benchmarks" / "probe_models.md").read_text()
+    said = capsys.readouterr().err
+    assert "probe_models.md is of SmolLM2-135M-Instruct.Q4_1.gguf, and --model is Other-1.5." in said
+    line = "python benchmarks/probe_models.py --data own --model build/Other-1.5 --page probe_other_1_5"
+    assert said.endswith(f"  {line}\n")
+    probes.main([*many, "--model", "build/Other-1.5", "--page", "probe_other_1_5"], loaded=(None, None))
+    assert (folder / "probe_other_1_5.md").read_text() == "# Probes on build/Other-1.5\n"
+    probes.main([*many, "--model", "any/SmolLM2-135M-Instruct.Q4_1.gguf"], loaded=(None, None))
+    assert page.read_text() == "# Probes on any/SmolLM2-135M-Instruct.Q4_1.gguf\n"  # its own model takes its place
 
 
 def recorded():
