@@ -47,7 +47,7 @@ class VerbExample:
 
     Attributes:
         prefix: the words before the verb.
-        label: "singular" or "plural".
+        label: "singular" or "plural"; empty where the data give one form twice, and no model can be asked.
         verb: the right form; empty where the data do not give it.
         other: the wrong form.
         rest: the words behind the verb, which a masked language model sees too.
@@ -98,7 +98,8 @@ def read_linzen(path: str | os.PathLike[str]) -> list[VerbExample]:
     """``*.text`` (one tokenised sentence per line) and ``*.gold``, which says where the verb is and what it may be.
 
     A line of gold is (position, right form, wrong form, attractors), or the twelve columns of Gulordava et al.'s own
-    ``generated.gold``, whose sentences have another verb in that place.
+    ``generated.gold``, whose sentences have another verb in that place. Where both forms are the same word (4 lines of
+    the published file, such as *wherein*), an example has no label and cannot be asked.
     """
     text, gold = (Path(path).with_suffix(s) for s in (".text", ".gold"))
     for file in (text, gold):
@@ -270,6 +271,8 @@ def _from_prefix(row: Mapping[str, Any]) -> VerbExample:
         value = row.get(name)
         return None if value in (None, "") else int(str(value))
 
+    if row["label"] not in NUMBERS.values():
+        raise ValueError(f"the label is {row['label']!r}, and singular or plural is needed")
     kind = {"1": "relative", "0": ""}.get(str(row.get("relative_clause", "")), "")
     return VerbExample(
         row["prefix"], row["label"], row.get("verb") or "", row.get("other_form") or "", row.get("rest") or "",
@@ -355,10 +358,12 @@ def _alone_singular(verb: str) -> bool:
 def number_of(verb: str, other: str) -> str:
     """The number of ``verb``, given its other form: of two English present forms the singular has the extra s.
 
-    >>> number_of("is", "are"), number_of("pass", "passes"), number_of("don't", "doesn't")
-    ('singular', 'plural', 'plural')
+    >>> number_of("is", "are"), number_of("pass", "passes"), number_of("don't", "doesn't"), number_of("edit", "edit")
+    ('singular', 'plural', 'plural', '')
     """
     a, b = (form.lower().removesuffix("n't") for form in (verb, other))
+    if a == b:
+        return ""
     if a.endswith("s") != b.endswith("s"):
         return "singular" if a.endswith("s") else "plural"
     return "singular" if len(a) > len(b) else "plural"

@@ -75,6 +75,8 @@ def other_label(label: str) -> str:
 
 def query(model: Any, tokenizer: Any, example: VerbExample, kind: str) -> Query | None:
     """How the model is asked about one example; None if it cannot be."""
+    if not example.label:
+        return None
     if example.label not in LABELS:
         raise InputError(f"The label {example.label!r} is neither of {', '.join(LABELS)}: {example.prefix!r}")
     if kind == "classifier":

@@ -31,6 +31,12 @@ def test_linzen_files_that_do_not_fit_are_errors(tmp_path):
         read(tmp_path / "a.text")
 
 
+def test_a_line_with_one_form_twice_has_no_number(tmp_path):
+    (tmp_path / "a.text").write_text("versions state that you edit it\nwe are here\nEdit it\n")
+    (tmp_path / "a.gold").write_text("4\tedit\tedit\t3\n1\tare\tis\t0\n0\tEdit\tedit\t0\n")
+    assert [(e.verb, e.label) for e in read(tmp_path / "a.text")] == [("edit", ""), ("are", "plural"), ("Edit", "")]
+
+
 HEAD = "pattern constr_id sent_id correct_number form class type prefix n_attr punct freq len_context len_prefix sent"
 
 
@@ -213,7 +219,13 @@ def test_limit_reads_no_more_than_asked(tmp_path):
 
 @pytest.mark.parametrize(
     ("verb", "other", "number"),
-    [("is", "are", "singular"), ("were", "was", "plural"), ("passes", "pass", "singular"), ("do", "does", "plural")],
+    [
+        ("is", "are", "singular"),
+        ("were", "was", "plural"),
+        ("passes", "pass", "singular"),
+        ("do", "does", "plural"),
+        ("lie", "Lie", ""),
+    ],
 )
 def test_number_of_a_verb(verb, other, number):
     assert number_of(verb, other) == number
@@ -223,8 +235,9 @@ def test_both_forms_of_our_test_set_agree(data):
     linzen = read(data / "linzen-test" / "subj_agr_filtered.text")
     table = read(data / "verb-number" / "test.tsv.gz")
     assert len(linzen) == len(table) == 7489
-    # Four rows differ: sentences whose gold position names another verb than the table's.
-    assert sum(a.label == b.label and a.verb == b.verb for a, b in zip(linzen, table, strict=True)) == 7485
+    assert [e.verb for e in linzen if not e.label] == ["wherein", "lie", "edit", "en"]
+    # Of the others four rows differ: sentences whose gold position names another verb than the table's.
+    assert sum(a.label == b.label and a.verb == b.verb for a, b in zip(linzen, table, strict=True)) == 7481
     assert {e.attractors for e in linzen} == {0, 1, 2, 3, 4}
 
 
@@ -246,6 +259,7 @@ def test_a_new_form_of_file_is_a_function_and_a_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "content", "said"), [
     ("a.jsonl", b'{"prefix": "a", "label": "plural"}\n{bad\n', "line 2 is not JSON"),
     ("a.tsv", b"prefix\tlabel\tattractors\nthe key\tsingular\tx\n", r"Row 0 .*a.tsv is no verb-number example .*'x'"),
+    ("a.tsv", b"prefix\tlabel\nthe key\t\n", "Row 0 .*a.tsv .*the label is '', and singular or plural is needed"),
     ("a.tsv", b"sentence\tverb_pos\tverb_index\nthe key is\tVBZ\t9\n", "Row 0 .*a.tsv is no verb-number example"),
     ("a.tsv", b"prefix\tlabel\n\xff\xfe\tsingular\n", "a.tsv is not UTF-8"),
     ("a.tsv.gz", b"no", "Cannot read .*a.tsv.gz"),

@@ -157,6 +157,14 @@ def test_examples_that_cannot_be_asked_are_left_out_or_an_error(causal, masked, 
     assert len(verb_number.choose(*classifier, [good, long])) == 1
 
 
+@pytest.mark.parametrize("kind", ["classifier", "masked", "causal"])
+def test_a_verb_without_a_number_is_asked_of_no_model(kind, request, examples):
+    nobody = VerbExample("the old keys", "", "are", "are", "old .")
+    assert verb_number.query(*request.getfixturevalue(kind), nobody, kind) is None
+    choices = verb_number.choose(*request.getfixturevalue(kind), [examples[0], nobody, examples[1]])
+    assert [c.example for c in choices] == examples[:2]
+
+
 def test_a_model_without_a_head_and_unknown_methods_are_errors(masked, classifier):
     with pytest.raises(AttnFlowError, match="BertModel has none of the heads"):
         verb_number.choose(masked[0].bert, masked[1], grammar.sentences(1))
