@@ -27,6 +27,7 @@ from attnflow.errors import InputError
 from attnflow.inputs.tables import open_table, refusals
 
 NUMBERS = {"sing": "singular", "plur": "plural"}
+TAGS = {"VBZ": "singular", "VBP": "plural"}
 AGREEMENT = "subject_verb_agreement"
 METHODS = ("one_prefix_method", "two_prefix_method")
 SETS = {
@@ -283,17 +284,26 @@ def _from_prefix(row: Mapping[str, Any]) -> VerbExample:
 def _from_linzen_table(row: Mapping[str, Any]) -> VerbExample:
     """Linzen et al. count words from 1 and mark the verb as VBZ (singular) or VBP (plural)."""
     words = str(row["sentence"]).split()
-    verb = int(row["verb_index"]) - 1
+    if row["verb_pos"] not in TAGS:
+        raise ValueError(f"verb_pos is {row['verb_pos']!r}, and VBZ (singular) or VBP (plural) is needed")
+    verb = _place(row, "verb_index", len(words))
     attractors = row.get("n_diff_intervening")
-    subject = row.get("subj_index")
     return VerbExample(
         " ".join(words[:verb]),
-        "singular" if row["verb_pos"] == "VBZ" else "plural",
+        TAGS[row["verb_pos"]],
         words[verb],
         rest=" ".join(words[verb + 1 :]),
-        subject=int(subject) - 1 if subject else None,
+        subject=_place(row, "subj_index", len(words)) if row.get("subj_index") not in (None, "") else None,
         attractors=int(attractors) if attractors not in (None, "") else None,
     )
+
+
+def _place(row: Mapping[str, Any], name: str, count: int) -> int:
+    """Where a word stands, counted from 0; the table counts from 1."""
+    place = int(row[name])
+    if not 1 <= place <= count:
+        raise ValueError(f"{name} is {place}, and the sentence has the words 1 to {count}")
+    return place - 1
 
 
 def _from_pair(row: Mapping[str, Any]) -> VerbExample | None:

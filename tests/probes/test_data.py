@@ -102,6 +102,24 @@ def test_linzens_own_table_counts_from_one(tmp_path):
     assert one == VerbExample("the keys to the NN", "plural", "are", "", "here", 1, 1)
 
 
+@pytest.mark.parametrize(("tag", "verb", "subject", "said"), [
+    ("VBD", "6", "2", "verb_pos is 'VBD', and VBZ .singular. or VBP .plural. is needed"),
+    ("", "6", "2", "verb_pos is ''"),
+    ("VBP", "0", "2", "verb_index is 0, and the sentence has the words 1 to 7"),
+    ("VBP", "-1", "2", "verb_index is -1"),
+    ("VBP", "8", "2", "verb_index is 8"),
+    ("VBP", "x", "2", "'x'"),
+    ("VBP", "6", "0", "subj_index is 0"),
+])  # fmt: skip
+def test_linzens_own_table_that_does_not_fit_is_refused_with_its_row(tmp_path, tag, verb, subject, said):
+    head = "sentence\tverb_pos\tverb_index\tsubj_index\n"
+    sentence = "the keys to the NN are here"
+    rows = f"{sentence}\tVBP\t6\t2\n{sentence}\t{tag}\t{verb}\t{subject}\n"
+    (tmp_path / "agr.tsv").write_text(head + rows)
+    with pytest.raises(AttnFlowError, match=rf"Row 1 \(from 0\) of .*agr.tsv is no verb-number example .*{said}"):
+        read(tmp_path / "agr.tsv")
+
+
 def flags(one, two):
     return {"one_prefix_method": one, "two_prefix_method": two}
 
