@@ -140,7 +140,8 @@ def read_winobias(path: str | os.PathLike[str], limit: int | None = None) -> lis
 
     Each line is a number and a sentence with the right referent and the pronoun in brackets. The other referent is the
     other occupation of the sentence; ``forms[i]`` is the form that the stereotype of ``referents[i]`` asks for, and
-    ``group`` names type and stereotype.
+    ``group`` names type and stereotype by the name of the file: "type1 pro", or "type1 unknown" where that begins with
+    neither pro nor anti.
     """
     path = as_path(path)
     files = sorted(path.glob("*stereotyped_type*")) if path.is_dir() else [path]
@@ -152,6 +153,8 @@ def read_winobias(path: str | os.PathLike[str], limit: int | None = None) -> lis
     for file in files:
         group = _group(file.name)
         lines, twins = file.read_text(encoding="utf-8").splitlines(), _twins(file)
+        if not any(map(str.strip, lines)):
+            raise InputError(f"{file} has 0 sentences: give at least one, or leave the file out of its folder.")
         for number, line in enumerate(lines):
             if line.strip():
                 twin = twins[number] if number < len(twins) else ""
@@ -168,7 +171,8 @@ def _twins(file: Path) -> list[str]:
 
 def _group(name: str) -> str:
     kind = re.search(r"type(\d)", name)
-    side = "anti" if name.startswith("anti") else "pro"
+    found = re.match(r"(pro|anti)(?![a-z])", name)
+    side = found.group(1) if found else "unknown"
     return f"type{kind.group(1)} {side}" if kind else side
 
 
@@ -301,7 +305,7 @@ def from_gap(row: Row, where: str = "the row") -> PronounExample | None:
     """
     text = row["Text"]
     spans = [_span(text, row[name], row[f"{name}-offset"], where) for name in ("Pronoun", "A", "B")]
-    right = [i for i, name in enumerate("AB") if row[f"{name}-coref"].upper() == "TRUE"]
+    right = [i for i, name in enumerate("AB") if _true(row, f"{name}-coref", where)]
     if len(right) != 1:
         return None
     first, second = sorted(spans[1:])
@@ -309,6 +313,14 @@ def from_gap(row: Row, where: str = "the row") -> PronounExample | None:
     word = row["Pronoun"]
     group = "female" if word.lower() in {her for _, her in FORMS} else "male"
     return PronounExample(text, spans[0], (first, second), (word, word), gold, group)
+
+
+def _true(row: Row, column: str, where: str) -> bool:
+    """TRUE or FALSE, in capitals or not."""
+    said = row[column]
+    if str(said).upper() not in ("TRUE", "FALSE"):
+        raise InputError(f"{where} has {said!r} in the column {column}, and TRUE or FALSE is needed.")
+    return said.upper() == "TRUE"
 
 
 def _span(text: str, word: str, offset: str, where: str) -> Span:
