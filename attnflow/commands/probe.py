@@ -76,8 +76,7 @@ def verb_number(
         rows.append([rate.name, rate.count, f"{rate.share:.3f}", f"{low:.3f}–{high:.3f}", f"{base.share:.3f}"])
     show(["attractors", "n", "accuracy", "95 %", "majority"], rows, f"Verb number, {_name(model)}")
     _show_unknown(probe.unknown(choices))
-    if len(choices) < len(examples):
-        typer.echo(f"{len(examples) - len(choices)} of {len(examples)} examples cannot be asked of this model.")
+    _echo_left_out(len(choices), len(examples))
     if not layers:
         return
     with progress("Comparing") as step:
@@ -123,6 +122,7 @@ def pronouns(
             title=f"The model's choice, {_name(model)}",
         )
         _show_unknown(probe.unknown(results))
+    _echo_left_out(len(results), len(examples))
     found = probe.table(results)
     if len(results) > 1:
         _show_shares(found)
@@ -168,6 +168,12 @@ def _show_unknown(rates: Sequence[Rate]) -> None:
     """The accuracy with and without unknown words, where there are any."""
     if rates[0].count:
         show(["sentences", "n", "right", "95 %"], _cells(rates), "Words that the tokenizer does not know")
+
+
+def _echo_left_out(asked: int, count: int) -> None:
+    """How many examples the model could not be asked, where there are any."""
+    if asked < count:
+        typer.echo(f"{count - asked} of {count} examples cannot be asked of this model.")
 
 
 def _show_layers(frame: pd.DataFrame) -> None:

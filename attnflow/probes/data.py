@@ -27,7 +27,19 @@ from attnflow.errors import InputError
 from attnflow.inputs.tables import open_table, refusals
 
 NUMBERS = {"sing": "singular", "plur": "plural"}
+TAGS = {"VBZ": "singular", "VBP": "plural"}
 AGREEMENT = "subject_verb_agreement"
+METHODS = ("one_prefix_method", "two_prefix_method")
+SETS = {
+    "distractor_agreement_relational_noun": False,
+    "distractor_agreement_relative_clause": False,
+    "irregular_plural_subject_verb_agreement_1": False,
+    "irregular_plural_subject_verb_agreement_2": True,
+    "regular_plural_subject_verb_agreement_1": False,
+    "regular_plural_subject_verb_agreement_2": True,
+}
+"""BLiMP's sets of subject-verb agreement, by their ``UID``: whether they have two prefixes."""
+AUXILIARIES = frozenset({"is", "are", "was", "were", "has", "have", "does", "do"})
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,7 @@ class VerbExample:
 
     Attributes:
         prefix: the words before the verb.
-        label: "singular" or "plural".
+        label: "singular" or "plural"; empty where the data give one form twice, and no model can be asked.
         verb: the right form; empty where the data do not give it.
         other: the wrong form.
         rest: the words behind the verb, which a masked language model sees too.
@@ -87,7 +99,8 @@ def read_linzen(path: str | os.PathLike[str]) -> list[VerbExample]:
     """``*.text`` (one tokenised sentence per line) and ``*.gold``, which says where the verb is and what it may be.
 
     A line of gold is (position, right form, wrong form, attractors), or the twelve columns of Gulordava et al.'s own
-    ``generated.gold``, whose sentences have another verb in that place.
+    ``generated.gold``, whose sentences have another verb in that place. Where both forms are the same word (4 lines of
+    the published file, such as *wherein*), an example has no label and cannot be asked.
     """
     text, gold = (Path(path).with_suffix(s) for s in (".text", ".gold"))
     for file in (text, gold):
@@ -202,7 +215,9 @@ def _open(path: Path) -> TextIO:
 def read_blimp(path: str | os.PathLike[str]) -> Iterable[VerbExample]:
     """Minimal pairs of BLiMP's sets of subject-verb agreement, one JSON object per line.
 
-    The two sentences differ in the verb, or (two-prefix sets) in the subject alone; other pairs are left out.
+    The two sentences differ in the verb, or (two-prefix sets) in the subject alone; other pairs are left out. The
+    columns ``one_prefix_method`` and ``two_prefix_method`` say which it is, or the ``UID`` of a set of BLiMP. A pair
+    with neither is read where it differs in a form of be, have or do, and refused elsewhere.
     """
     yield from from_rows(open_table(_there(Path(path))), str(path))
 
@@ -257,6 +272,8 @@ def _from_prefix(row: Mapping[str, Any]) -> VerbExample:
         value = row.get(name)
         return None if value in (None, "") else int(str(value))
 
+    if row["label"] not in NUMBERS.values():
+        raise ValueError(f"the label is {row['label']!r}, and singular or plural is needed")
     kind = {"1": "relative", "0": ""}.get(str(row.get("relative_clause", "")), "")
     return VerbExample(
         row["prefix"], row["label"], row.get("verb") or "", row.get("other_form") or "", row.get("rest") or "",
@@ -267,38 +284,79 @@ def _from_prefix(row: Mapping[str, Any]) -> VerbExample:
 def _from_linzen_table(row: Mapping[str, Any]) -> VerbExample:
     """Linzen et al. count words from 1 and mark the verb as VBZ (singular) or VBP (plural)."""
     words = str(row["sentence"]).split()
-    verb = int(row["verb_index"]) - 1
+    if row["verb_pos"] not in TAGS:
+        raise ValueError(f"verb_pos is {row['verb_pos']!r}, and VBZ (singular) or VBP (plural) is needed")
+    verb = _place(row, "verb_index", len(words))
     attractors = row.get("n_diff_intervening")
-    subject = row.get("subj_index")
     return VerbExample(
         " ".join(words[:verb]),
-        "singular" if row["verb_pos"] == "VBZ" else "plural",
+        TAGS[row["verb_pos"]],
         words[verb],
         rest=" ".join(words[verb + 1 :]),
-        subject=int(subject) - 1 if subject else None,
+        subject=_place(row, "subj_index", len(words)) if row.get("subj_index") not in (None, "") else None,
         attractors=int(attractors) if attractors not in (None, "") else None,
     )
+
+
+def _place(row: Mapping[str, Any], name: str, count: int) -> int:
+    """Where a word stands, counted from 0; the table counts from 1."""
+    place = int(row[name])
+    if not 1 <= place <= count:
+        raise ValueError(f"{name} is {place}, and the sentence has the words 1 to {count}")
+    return place - 1
 
 
 def _from_pair(row: Mapping[str, Any]) -> VerbExample | None:
     """A minimal pair that differs in the verb or the subject alone; None for any other, which is another question."""
     good, bad = str(row["sentence_good"]).split(), str(row["sentence_bad"]).split()
-    two = row.get("two_prefix_method") is True
-    if (row.get("one_prefix_method") is False and not two) or len(good) != len(bad):
+    apart = [i for i, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b]
+    if len(good) != len(bad) or len(apart) != 1:
         return None
-    apart = [i for i, (a, b) in enumerate(zip(good, bad, strict=True)) if a != b]
+    two = _two_prefixes(row, _bare(good[apart[0]]), _bare(bad[apart[0]]))
     # Of a two-prefix set the verb is the word behind the subject (so in all 2,000 pairs of BLiMP).
-    at = apart[0] + two if len(apart) == 1 else 0
-    if at == 0 or at >= len(good):
+    at = apart[0] + bool(two)
+    if two is None or at == 0 or at >= len(good):
         return None
-    tail = good[at][len(good[at].rstrip(".,;!?")) :]
-    verb, other = good[at].rstrip(".,;!?"), bad[at].rstrip(".,;!?")
+    tail = good[at][len(_bare(good[at])) :]
+    verb, other = _bare(good[at]), _bare(bad[at])
     rest = " ".join([*([tail] if tail else []), *good[at + 1 :]])
     prefix, kind = " ".join(good[:at]), str(row.get("UID", ""))
     if two:
         label = "singular" if _alone_singular(verb) else "plural"
         return VerbExample(prefix, label, verb, "", rest, apart[0], kind=kind, against=" ".join(bad[:at]))
     return VerbExample(prefix, number_of(verb, other), verb, other, rest, kind=kind)
+
+
+def _bare(word: str) -> str:
+    return word.rstrip(".,;!?")
+
+
+def _two_prefixes(row: Mapping[str, Any], *forms: str) -> bool | None:
+    """Whether two subjects before one verb are compared, and not two forms behind one prefix; None: neither of both.
+
+    The columns say it, else the name of the set in BLiMP, else the two words where both are forms of be, have or do.
+    """
+    one, two = (_flag(row, name) for name in METHODS)
+    if two is None and not one:
+        two = SETS.get(str(row.get("UID", "")))
+    if one is None and two is None and {form.lower().removesuffix("n't") for form in forms} <= AUXILIARIES:
+        two = False
+    if two is None and not one:
+        raise ValueError(
+            f"{forms[0]!r} and {forms[1]!r} may be two forms of a verb or two subjects, and nothing says which: add "
+            f"the columns {' and '.join(METHODS)}, each true or false"
+        )
+    return None if one is False and not two else bool(two)
+
+
+def _flag(row: Mapping[str, Any], name: str) -> bool | None:
+    """True or false, also as the text that a table has for it; None where the column is not there, or is empty."""
+    value = row.get(name)
+    if value is None or value == "":
+        return None
+    if (text := str(value).lower()) not in ("true", "false"):
+        raise ValueError(f"{name} is {value!r}, and true or false is needed")
+    return text == "true"
 
 
 def _alone_singular(verb: str) -> bool:
@@ -310,10 +368,12 @@ def _alone_singular(verb: str) -> bool:
 def number_of(verb: str, other: str) -> str:
     """The number of ``verb``, given its other form: of two English present forms the singular has the extra s.
 
-    >>> number_of("is", "are"), number_of("pass", "passes"), number_of("don't", "doesn't")
-    ('singular', 'plural', 'plural')
+    >>> number_of("is", "are"), number_of("pass", "passes"), number_of("don't", "doesn't"), number_of("edit", "edit")
+    ('singular', 'plural', 'plural', '')
     """
     a, b = (form.lower().removesuffix("n't") for form in (verb, other))
+    if a == b:
+        return ""
     if a.endswith("s") != b.endswith("s"):
         return "singular" if a.endswith("s") else "plural"
     return "singular" if len(a) > len(b) else "plural"

@@ -14,12 +14,13 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
-from attnflow.errors import InputError
+from attnflow.errors import AttnFlowWarning, InputError
 from attnflow.files import as_path
 from attnflow.inputs.tables import refusals
 
@@ -126,13 +127,29 @@ PAPER = tuple(PronounExample.of(text, names, forms, group=group) for text, names
 def read(data: str | os.PathLike[str], limit: int | None = None) -> list[PronounExample]:
     """Examples from a file or folder of any form in the table above; the first ``limit``.
 
-    A row of GAP in which neither candidate is right is left out: the probe asks which of two it is.
+    A row of GAP in which not one of the candidates is right is left out, because the probe asks which of two it is. A
+    warning says how many there were.
     """
     path = as_path(data, "data")
     with refusals(path):
-        if path.is_file() and path.suffix == ".tsv":
-            return list(islice(_from_table(path), limit))
-        return read_winobias(path, limit)
+        if not (path.is_file() and path.suffix == ".tsv"):
+            return read_winobias(path, limit)
+        found, rows = _first(_from_table(path), limit)
+    if len(found) < rows:
+        warnings.warn(
+            f"{rows - len(found)} of {rows} rows that were read from {path} are left out: neither name is the referent "
+            "(or both are), and the probe asks which of two it is.",
+            AttnFlowWarning,
+            stacklevel=2,
+        )
+    return found
+
+
+def _first(rows: Iterator[PronounExample | None], limit: int | None) -> tuple[list[PronounExample], int]:
+    """The first ``limit`` examples, and how many rows were read for them; None is a row that is left out."""
+    number = count()
+    found = list(islice((row for row, _ in zip(rows, number, strict=False) if row is not None), limit))
+    return found, next(number)
 
 
 def read_winobias(path: str | os.PathLike[str], limit: int | None = None) -> list[PronounExample]:
@@ -140,7 +157,8 @@ def read_winobias(path: str | os.PathLike[str], limit: int | None = None) -> lis
 
     Each line is a number and a sentence with the right referent and the pronoun in brackets. The other referent is the
     other occupation of the sentence; ``forms[i]`` is the form that the stereotype of ``referents[i]`` asks for, and
-    ``group`` names type and stereotype.
+    ``group`` names type and stereotype by the name of the file: "type1 pro", or "type1 unknown" where that begins with
+    neither pro nor anti.
     """
     path = as_path(path)
     files = sorted(path.glob("*stereotyped_type*")) if path.is_dir() else [path]
@@ -152,6 +170,8 @@ def read_winobias(path: str | os.PathLike[str], limit: int | None = None) -> lis
     for file in files:
         group = _group(file.name)
         lines, twins = file.read_text(encoding="utf-8").splitlines(), _twins(file)
+        if not any(map(str.strip, lines)):
+            raise InputError(f"{file} has 0 sentences: give at least one, or leave the file out of its folder.")
         for number, line in enumerate(lines):
             if line.strip():
                 twin = twins[number] if number < len(twins) else ""
@@ -168,7 +188,8 @@ def _twins(file: Path) -> list[str]:
 
 def _group(name: str) -> str:
     kind = re.search(r"type(\d)", name)
-    side = "anti" if name.startswith("anti") else "pro"
+    found = re.match(r"(pro|anti)(?![a-z])", name)
+    side = found.group(1) if found else "unknown"
     return f"type{kind.group(1)} {side}" if kind else side
 
 
@@ -228,7 +249,7 @@ def _both_forms(text: str, span: Span, twin: str) -> tuple[str, str]:
     return ("him" if follower is None or follower.lower() in _AFTER_OBJECT else "his"), "her"
 
 
-def _from_table(path: Path) -> Iterable[PronounExample]:
+def _from_table(path: Path) -> Iterator[PronounExample | None]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         columns = [name for name in rows.fieldnames or () if name is not None]
@@ -238,10 +259,11 @@ def _from_table(path: Path) -> Iterable[PronounExample]:
                 f"{path} has the columns {', '.join(columns)}; pronoun examples have sentid and sentence (Winogender), "
                 "or Text, Pronoun, Pronoun-offset, A, A-offset, A-coref, B, B-offset and B-coref (GAP)."
             )
+        number = 1
         for number, row in enumerate(rows, 2):
-            found = convert(row, f"{path} line {number}")
-            if found is not None:
-                yield found
+            yield convert(row, f"{path} line {number}")
+        if number == 1:
+            raise InputError(f"{path} has 0 rows: give at least one.")
 
 
 def from_winogender(row: Row, where: str = "the row") -> PronounExample:
@@ -291,7 +313,7 @@ def _pronoun(text: str, where: str) -> Span:
 
 
 def from_gap(row: Row, where: str = "the row") -> PronounExample | None:
-    """One row of GAP; None where neither name is right.
+    """One row of GAP; None where neither name is right, or both are.
 
     >>> row = {"ID": "t-1", "Text": "Ann met Eve after she won.", "Pronoun": "she", "Pronoun-offset": "18", "A": "Ann",
     ...        "A-offset": "0", "A-coref": "FALSE", "B": "Eve", "B-offset": "8", "B-coref": "TRUE"}
@@ -301,7 +323,7 @@ def from_gap(row: Row, where: str = "the row") -> PronounExample | None:
     """
     text = row["Text"]
     spans = [_span(text, row[name], row[f"{name}-offset"], where) for name in ("Pronoun", "A", "B")]
-    right = [i for i, name in enumerate("AB") if row[f"{name}-coref"].upper() == "TRUE"]
+    right = [i for i, name in enumerate("AB") if _true(row, f"{name}-coref", where)]
     if len(right) != 1:
         return None
     first, second = sorted(spans[1:])
@@ -309,6 +331,14 @@ def from_gap(row: Row, where: str = "the row") -> PronounExample | None:
     word = row["Pronoun"]
     group = "female" if word.lower() in {her for _, her in FORMS} else "male"
     return PronounExample(text, spans[0], (first, second), (word, word), gold, group)
+
+
+def _true(row: Row, column: str, where: str) -> bool:
+    """TRUE or FALSE, in capitals or not."""
+    said = row[column]
+    if str(said).upper() not in ("TRUE", "FALSE"):
+        raise InputError(f"{where} has {said!r} in the column {column}, and TRUE or FALSE is needed.")
+    return said.upper() == "TRUE"
 
 
 def _span(text: str, word: str, offset: str, where: str) -> Span:

@@ -17,9 +17,10 @@ import torch
 
 from attnflow.errors import InputError, SelectionError
 from attnflow.inputs.encode import device_of
+from attnflow.inputs.limits import position_limit
 from attnflow.probes.pronoun_data import GAP, PAPER, PronounExample, Span, read_winobias
 from attnflow.probes.rates import Rate, rates
-from attnflow.probes.scoring import by_unknown, is_unknown, kind_of, right_padded, scores, warn_unknown, word_ids
+from attnflow.probes.scoring import by_unknown, fits, is_unknown, kind_of, right_padded, scores, warn_unknown, word_ids
 from attnflow.scoring.network import Residual
 from attnflow.scoring.registry import find, names
 
@@ -158,7 +159,7 @@ def probe(
         find(name)
     kind = kind_of(model)
     mode = _mode(mode, kind, example)
-    asked = _question(tokenizer, example, kind, mode)
+    asked = _fitting(model, _question(tokenizer, example, kind, mode), example)
     odds = _odds(model, [asked])[0]
     choice = int(odds[1] > odds[0])
     encoding, position, pair = asked.where_answers_part()
@@ -215,6 +216,17 @@ def _question(tokenizer: Any, example: PronounExample, kind: str, mode: str) -> 
     position = ids.index(tokenizer.mask_token_id) if kind == "masked" else len(ids) - 1
     unknown = is_unknown(tokenizer, [*ids, *answers[0], *answers[1]], text)
     return _Question(encoding, position, answers, (places[0], places[1]), unknown)
+
+
+def _fitting(model: Any, asked: _Question, example: PronounExample) -> _Question:
+    """The question, refused where the model has too few positions for it and the tokens of the answers."""
+    count = asked.encoding["input_ids"].shape[1] + max(map(len, asked.answers)) - 1
+    if not fits(model, count):
+        raise InputError(
+            f"The question and its answer have {count} tokens, and the model has {position_limit(model)} positions: "
+            f"{example.text[:60]!r}. Give a shorter text."
+        )
+    return asked
 
 
 def _continued(example: PronounExample) -> tuple[str, tuple[str, str]]:
@@ -305,7 +317,7 @@ def choose(
     for example in examples:
         try:
             own = _mode(mode, kind, example)
-            asked.append((example, own, _question(tokenizer, example, kind, own)))
+            asked.append((example, own, _fitting(model, _question(tokenizer, example, kind, own), example)))
         except InputError:
             if len(examples) == 1:
                 raise

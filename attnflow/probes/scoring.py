@@ -12,6 +12,7 @@ import torch
 from attnflow.comparing.scorer import Scorer
 from attnflow.errors import AttnFlowWarning, InputError, SelectionError
 from attnflow.inputs.example import one_example
+from attnflow.inputs.limits import position_limit
 from attnflow.inputs.running import generates, undisturbed
 from attnflow.probes.rates import Rate
 from attnflow.relevance import Relevance
@@ -52,6 +53,18 @@ def word_ids(tokenizer: Any, word: str) -> list[int]:
     if both[: len(lead)] == lead and len(both) > len(lead):
         return both[len(lead) :]
     return list(tokenizer(word, add_special_tokens=False)["input_ids"])
+
+
+def fits(model: Any, count: int) -> bool:
+    """Whether the model has positions for so many tokens.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=10, n_positions=4))
+    >>> fits(model, 4), fits(model, 5)
+    (True, False)
+    """
+    limit = position_limit(model)
+    return limit is None or count <= limit
 
 
 def right_padded(rows: Sequence[Sequence[int]], pad: int | None) -> dict[str, torch.Tensor]:

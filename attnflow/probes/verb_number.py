@@ -24,6 +24,7 @@ from attnflow.probes.data import VerbExample
 from attnflow.probes.rates import Mean, Rate, rates
 from attnflow.probes.scoring import (
     by_unknown,
+    fits,
     is_unknown,
     kind_of,
     natural,
@@ -67,6 +68,11 @@ class Query:
         """What is explained: a class, the right form against the wrong one, or the one form that there is."""
         return self.right if kind == "classifier" or self.wrong is None else (self.right, self.wrong)
 
+    def given(self) -> list[list[int]]:
+        """The rows that the model reads: the pieces of a verb one after another, each behind those before it."""
+        own = [*self.ids, *self.verb[:-1]]
+        return [own] if self.against is None else [own, *self.against.given()]
+
 
 def other_label(label: str) -> str:
     """The other number."""
@@ -75,18 +81,29 @@ def other_label(label: str) -> str:
 
 def query(model: Any, tokenizer: Any, example: VerbExample, kind: str) -> Query | None:
     """How the model is asked about one example; None if it cannot be."""
+    if not example.label:
+        return None
     if example.label not in LABELS:
         raise InputError(f"The label {example.label!r} is neither of {', '.join(LABELS)}: {example.prefix!r}")
     if kind == "classifier":
-        ids = {str(label).lower(): i for label, i in model.config.label2id.items()}
-        encoded = list(tokenizer(example.prefix)["input_ids"])
-        limit = getattr(model.config, "max_position_embeddings", None) or len(encoded)
-        if len(encoded) > limit:
-            return None
-        lost = is_unknown(tokenizer, encoded, example.prefix)
-        return Query(encoded, None, ids[example.label], ids[other_label(example.label)], unknown=lost)
-    if example.against:
-        return _two_prefixes(tokenizer, example, kind)
+        asked: Query | None = _class(model, tokenizer, example)
+    elif example.against:
+        asked = _two_prefixes(tokenizer, example, kind)
+    else:
+        asked = _two_forms(tokenizer, example, kind)
+    return asked if asked is not None and fits(model, max(map(len, asked.given()))) else None
+
+
+def _class(model: Any, tokenizer: Any, example: VerbExample) -> Query:
+    """The class of the words before the verb."""
+    ids = {str(label).lower(): i for label, i in model.config.label2id.items()}
+    encoded = list(tokenizer(example.prefix)["input_ids"])
+    lost = is_unknown(tokenizer, encoded, example.prefix)
+    return Query(encoded, None, ids[example.label], ids[other_label(example.label)], unknown=lost)
+
+
+def _two_forms(tokenizer: Any, example: VerbExample, kind: str) -> Query | None:
+    """The right form of the verb or the wrong one, in its place."""
     if not example.verb or not example.other:
         return None
     right, wrong = (word_ids(tokenizer, form) for form in (example.verb, example.other))
@@ -130,8 +147,7 @@ def margins(model: Any, queries: Sequence[Query]) -> list[float]:
     """
     device = device_of(model)
     rows = [row for q in queries for row in (q, q.against) if row is not None]
-    # The pieces of a verb are read one after another, each behind those before it.
-    given = [[*row.ids, *row.verb[:-1]] for row in rows]
+    given = [row for q in queries for row in q.given()]
     pad = getattr(model.config, "pad_token_id", None)
     if pad is None and rows[0].position is None and len(rows) > 1:
         return [margin for q in queries for margin in margins(model, [q])]
@@ -181,10 +197,10 @@ def choose(
 ) -> list[Choice]:
     """The number that the model chooses for each example; examples that cannot be asked are left out.
 
-    A language model can be asked where both forms of the verb are known and their first tokens differ (a masked one:
-    where both are one token). The choice is between the two forms' probabilities in the verb's place; of a two-prefix
-    example, between the verb's probabilities behind the two prefixes. A warning gives the share of sentences with words
-    that the tokenizer does not know.
+    The model needs positions for the whole sentence. A language model can be asked where both forms of the verb are
+    known and their first tokens differ (a masked one: where both are one token). The choice is between the two forms'
+    probabilities in the verb's place; of a two-prefix example, between the verb's probabilities behind the two
+    prefixes. A warning gives the share of sentences with words that the tokenizer does not know.
 
     >>> from attnflow.probes import grammar
     >>> from attnflow.models.verb_number import VerbNumberModel, VerbNumberConfig
@@ -202,7 +218,8 @@ def choose(
     if not asked:
         raise InputError(
             f"None of {len(examples)} examples can be asked of a {kind} model: both forms of the verb must be given, "
-            "and begin with different tokens."
+            "and begin with different tokens (a classifier needs the number alone), and the model must have positions "
+            "for the whole sentence."
         )
     order = sorted(range(len(asked)), key=lambda i: len(asked[i][1].ids))
     found_margins: dict[int, float] = {}

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from attnflow import AttnFlowError
+from attnflow.commands.app import main
 from attnflow.commands.probe import app
 from attnflow.errors import AttnFlowWarning
 
@@ -16,9 +17,9 @@ run = CliRunner()
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory, classifier, masked):
+def folders(tmp_path_factory, classifier, masked, causal):
     out = {}
-    for name, (model, tokenizer) in {"classifier": classifier, "masked": masked}.items():
+    for name, (model, tokenizer) in {"classifier": classifier, "masked": masked, "causal": causal}.items():
         out[name] = str(tmp_path_factory.mktemp(name))
         model.save_pretrained(out[name])
         tokenizer.save_pretrained(out[name])
@@ -77,6 +78,28 @@ def test_pronouns_of_the_paper_and_of_winobias(folders, tmp_path):
     (tmp_path / "anti_stereotyped_type1.txt.dev").write_text(sentence * 5)
     text = invoke("pronouns", folders["masked"], "--data", str(tmp_path), "-m", "raw")
     assert "type1 anti" in text and "5 examples" in text
+
+
+def test_how_many_examples_cannot_be_asked_is_printed_and_not_written(folders, tmp_path):
+    out, data = tmp_path / "layers.csv", tmp_path / "pro_stereotyped_type1.txt.dev"
+    sentence = "1 [The developer] argued with the designer because [{}] did not like the design.\n"
+    # "himself" is no word of the tokenizer, so that it cannot stand at the mask.
+    data.write_text(sentence.format("she") * 5 + sentence.format("himself") * 2)
+    text = invoke("pronouns", folders["masked"], "--data", str(data), "-m", "raw", "--out", str(out))
+    assert "2 of 7 examples cannot be asked of this model." in text
+    assert "cannot be asked" not in out.read_text() and set(pd.read_csv(out)["n"]) == {5}
+    assert "cannot be asked" not in invoke("pronouns", folders["masked"], "-m", "raw")
+
+
+def test_rows_of_gap_that_are_left_out_are_told_on_the_error_stream(folders, tmp_path, capfd):
+    head = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\n"
+    row = "x\tMary slapped Sara and she talked\tshe\t22\tMary\t0\t{}\tSara\t13\tFALSE\n"
+    (tmp_path / "gap.tsv").write_text(head + row.format("TRUE") + row.format("FALSE"))
+    with pytest.raises(SystemExit, match="^0$"):
+        main(["probe", "pronouns", folders["causal"], "--data", str(tmp_path / "gap.tsv"), "-m", "raw"])
+    said = capfd.readouterr()
+    assert "attnflow: 1 of 2 rows that were read from" in said.err
+    assert "the model chooses" in said.out and "left out" not in said.out
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,12 @@ def test_linzen_files_that_do_not_fit_are_errors(tmp_path):
         read(tmp_path / "a.text")
 
 
+def test_a_line_with_one_form_twice_has_no_number(tmp_path):
+    (tmp_path / "a.text").write_text("versions state that you edit it\nwe are here\nEdit it\n")
+    (tmp_path / "a.gold").write_text("4\tedit\tedit\t3\n1\tare\tis\t0\n0\tEdit\tedit\t0\n")
+    assert [(e.verb, e.label) for e in read(tmp_path / "a.text")] == [("edit", ""), ("are", "plural"), ("Edit", "")]
+
+
 HEAD = "pattern constr_id sent_id correct_number form class type prefix n_attr punct freq len_context len_prefix sent"
 
 
@@ -96,11 +102,33 @@ def test_linzens_own_table_counts_from_one(tmp_path):
     assert one == VerbExample("the keys to the NN", "plural", "are", "", "here", 1, 1)
 
 
+@pytest.mark.parametrize(("tag", "verb", "subject", "said"), [
+    ("VBD", "6", "2", "verb_pos is 'VBD', and VBZ .singular. or VBP .plural. is needed"),
+    ("", "6", "2", "verb_pos is ''"),
+    ("VBP", "0", "2", "verb_index is 0, and the sentence has the words 1 to 7"),
+    ("VBP", "-1", "2", "verb_index is -1"),
+    ("VBP", "8", "2", "verb_index is 8"),
+    ("VBP", "x", "2", "'x'"),
+    ("VBP", "6", "0", "subj_index is 0"),
+])  # fmt: skip
+def test_linzens_own_table_that_does_not_fit_is_refused_with_its_row(tmp_path, tag, verb, subject, said):
+    head = "sentence\tverb_pos\tverb_index\tsubj_index\n"
+    sentence = "the keys to the NN are here"
+    rows = f"{sentence}\tVBP\t6\t2\n{sentence}\t{tag}\t{verb}\t{subject}\n"
+    (tmp_path / "agr.tsv").write_text(head + rows)
+    with pytest.raises(AttnFlowError, match=rf"Row 1 \(from 0\) of .*agr.tsv is no verb-number example .*{said}"):
+        read(tmp_path / "agr.tsv")
+
+
+def flags(one, two):
+    return {"one_prefix_method": one, "two_prefix_method": two}
+
+
 def test_blimp_pairs_that_differ_in_the_verb_alone(tmp_path):
     rows = [
         {"sentence_good": "The box of pens doesn't open.", "sentence_bad": "The box of pens don't open.", "UID": "x"},
-        {"sentence_good": "The dress crumples.", "sentence_bad": "The dresses crumples.", "one_prefix_method": False},
-        {"sentence_good": "The boys run.", "sentence_bad": "The boys runs."},
+        {"sentence_good": "The dress crumples.", "sentence_bad": "The dresses crumples.", **flags(False, False)},
+        {"sentence_good": "The boys run.", "sentence_bad": "The boys runs.", "one_prefix_method": True},
         {"sentence_good": "One two.", "sentence_bad": "One two three."},
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -111,14 +139,51 @@ def test_blimp_pairs_that_differ_in_the_verb_alone(tmp_path):
 
 def test_blimps_two_prefix_sets_compare_subjects(tmp_path):
     pair = {"sentence_good": "The students pass a test.", "sentence_bad": "The student pass a test."}
-    flags = {"one_prefix_method": False, "two_prefix_method": True, "UID": "x_2"}
+    said = {**flags(False, True), "UID": "x_2"}
     last = {"sentence_good": "They see the cat.", "sentence_bad": "They see the cats."}
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({**row, **flags}) for row in (pair, last)))
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({**row, **said}) for row in (pair, last)))
     (one,) = read(tmp_path / "a.jsonl")
     # Behind the last word of the other pair there is no verb, so it is left out.
     assert one == VerbExample("The students", "plural", "pass", "", "a test.", 1, kind="x_2", against="The student")
-    singular = {"sentence_good": "A cat isn't here.", "sentence_bad": "A cats isn't here.", **flags}
+    singular = {"sentence_good": "A cat isn't here.", "sentence_bad": "A cats isn't here.", **said}
     assert next(iter(data.from_rows([singular]))).label == "singular"
+
+
+DOGS = {"sentence_good": "The dogs bark.", "sentence_bad": "The dog bark."}
+AT_TWO = VerbExample("The dogs", "plural", "bark", "", ".", 1, against="The dog")
+
+
+@pytest.mark.parametrize("said", [("False", "True"), ("false", "TRUE"), ("", "true")])
+def test_a_table_of_blimp_has_its_flags_as_text(tmp_path, said):
+    row = {**DOGS, **flags(*said)}
+    (tmp_path / "a.tsv").write_text("\t".join(row) + "\n" + "\t".join(row.values()) + "\n")
+    assert read(tmp_path / "a.tsv") == [AT_TWO]
+    assert next(iter(data.from_rows([{**DOGS, **flags("True", "False")}]))).verb == "dogs"
+    assert list(data.from_rows([{**DOGS, **flags("False", "False")}])) == []
+
+
+def test_without_flags_the_name_of_a_set_tells_what_is_compared():
+    (two,) = data.from_rows([{**DOGS, "UID": "regular_plural_subject_verb_agreement_2"}])
+    assert (two.prefix, two.verb, two.against, two.subject) == ("The dogs", "bark", "The dog", 1)
+    pair = {"sentence_good": "Paula hugs Ann.", "sentence_bad": "Paula hug Ann."}
+    (one,) = data.from_rows([{**pair, "UID": "regular_plural_subject_verb_agreement_1"}])
+    assert (one.prefix, one.verb, one.other, one.label) == ("Paula", "hugs", "hug", "singular")
+
+
+@pytest.mark.parametrize("missing", [{}, flags("", ""), flags(None, None), {"one_prefix_method": False}, {"UID": "x"}])
+def test_a_pair_that_may_be_either_is_refused(missing):
+    rows = [{"sentence_good": "The dogs are.", "sentence_bad": "The dogs is."}, {**DOGS, **missing}]
+    said = (
+        r"Row 1 \(from 0\) of the rows is no verb-number example \('dogs' and 'dog' may be two forms of a verb or two "
+        "subjects, .* add the columns one_prefix_method and two_prefix_method"
+    )
+    with pytest.raises(AttnFlowError, match=said):
+        list(data.from_rows(rows))
+
+
+def test_a_flag_that_is_neither_true_nor_false_is_refused():
+    with pytest.raises(AttnFlowError, match="Row 0 .*two_prefix_method is 'no', and true or false is needed"):
+        list(data.from_rows([{**DOGS, **flags("False", "no")}]))
 
 
 def test_other_sets_of_blimp_are_another_question():
@@ -135,7 +200,7 @@ def test_names_go_to_datasets(monkeypatch):
     def fake(name, config, split, trust_remote_code):
         assert trust_remote_code is False
         asked.append((name, config, split))
-        return [{"sentence_good": "The boys run.", "sentence_bad": "The boys runs."}]
+        return [{"sentence_good": "The boys run.", "sentence_bad": "The boys runs.", **flags(True, False)}]
 
     monkeypatch.setattr(datasets, "load_dataset", fake)
     assert len(read("nyu-mll/blimp:agreement_1")) == 1
@@ -172,7 +237,13 @@ def test_limit_reads_no_more_than_asked(tmp_path):
 
 @pytest.mark.parametrize(
     ("verb", "other", "number"),
-    [("is", "are", "singular"), ("were", "was", "plural"), ("passes", "pass", "singular"), ("do", "does", "plural")],
+    [
+        ("is", "are", "singular"),
+        ("were", "was", "plural"),
+        ("passes", "pass", "singular"),
+        ("do", "does", "plural"),
+        ("lie", "Lie", ""),
+    ],
 )
 def test_number_of_a_verb(verb, other, number):
     assert number_of(verb, other) == number
@@ -182,8 +253,9 @@ def test_both_forms_of_our_test_set_agree(data):
     linzen = read(data / "linzen-test" / "subj_agr_filtered.text")
     table = read(data / "verb-number" / "test.tsv.gz")
     assert len(linzen) == len(table) == 7489
-    # Four rows differ: sentences whose gold position names another verb than the table's.
-    assert sum(a.label == b.label and a.verb == b.verb for a, b in zip(linzen, table, strict=True)) == 7485
+    assert [e.verb for e in linzen if not e.label] == ["wherein", "lie", "edit", "en"]
+    # Of the others four rows differ: sentences whose gold position names another verb than the table's.
+    assert sum(a.label == b.label and a.verb == b.verb for a, b in zip(linzen, table, strict=True)) == 7481
     assert {e.attractors for e in linzen} == {0, 1, 2, 3, 4}
 
 
@@ -205,6 +277,7 @@ def test_a_new_form_of_file_is_a_function_and_a_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "content", "said"), [
     ("a.jsonl", b'{"prefix": "a", "label": "plural"}\n{bad\n', "line 2 is not JSON"),
     ("a.tsv", b"prefix\tlabel\tattractors\nthe key\tsingular\tx\n", r"Row 0 .*a.tsv is no verb-number example .*'x'"),
+    ("a.tsv", b"prefix\tlabel\nthe key\t\n", "Row 0 .*a.tsv .*the label is '', and singular or plural is needed"),
     ("a.tsv", b"sentence\tverb_pos\tverb_index\nthe key is\tVBZ\t9\n", "Row 0 .*a.tsv is no verb-number example"),
     ("a.tsv", b"prefix\tlabel\n\xff\xfe\tsingular\n", "a.tsv is not UTF-8"),
     ("a.tsv.gz", b"no", "Cannot read .*a.tsv.gz"),

@@ -203,6 +203,33 @@ def test_examples_that_cannot_be_asked_are_left_out(causal):
         pronouns.table([])
 
 
+@pytest.mark.parametrize("kind", ["causal", "masked"])
+def test_a_question_longer_than_the_models_positions_is_left_out(kind, request):
+    model, tokenizer = request.getfixturevalue(kind)
+    most = model.config.max_position_embeddings
+    # Around the gap stand [CLS], the mask and [SEP] of a masked model; a causal one is asked before it.
+    words = most - 4 - (3 if kind == "masked" else 0)
+    whole, long = (
+        PronounExample.of("the author knows sara " + "old " * n + "[MASK]", ("author", "sara"), ("his", "her"))
+        for n in (words, words + 1)
+    )
+    for asked in (pronouns.choose, probe_all):
+        more = {"methods": ["raw"]} if asked is probe_all else {}
+        assert [r.example for r in asked(model, tokenizer, [long, whole], **more)] == [whole]
+        with pytest.raises(AttnFlowError, match=f"have {most + 1} tokens, and the model has {most} positions: 'the a"):
+            asked(model, tokenizer, [long], **more)
+
+
+@pytest.mark.parametrize(("name", "fits"), [("mary", True), ("mary sara", False)])
+def test_the_tokens_of_a_long_name_have_to_fit_too(causal, name, fits):
+    model, tokenizer = causal
+    text = f"{name} knows john because he"
+    free = model.config.max_position_embeddings - len(tokenizer(f'{text} The pronoun "he" refers to')["input_ids"])
+    full = PronounExample.of(text + " old" * free, (name, "john"), ("he", "he"), "he")
+    asked = pronouns.choose(model, tokenizer, [full, PAPER[0]])
+    assert [r.example for r in asked] == ([full, PAPER[0]] if fits else [PAPER[0]])
+
+
 def test_what_does_not_fit_is_an_error(masked, causal):
     with pytest.raises(AttnFlowError, match="mode='both' is not known"):
         probe(*masked, PAPER[0], mode="both")

@@ -153,8 +153,43 @@ def test_examples_that_cannot_be_asked_are_left_out_or_an_error(causal, masked, 
         verb_number.choose(*causal, [])
     with pytest.raises(AttnFlowError, match="'dual' is neither"):
         verb_number.choose(*classifier, [VerbExample("the keys", "dual")])
-    long = VerbExample("the " * 200, "plural")
-    assert len(verb_number.choose(*classifier, [good, long])) == 1
+
+
+@pytest.mark.parametrize("kind", ["classifier", "masked", "causal"])
+@pytest.mark.parametrize("against", ["", "the key"])
+def test_a_sentence_has_to_fit_into_the_models_positions(kind, against, request):
+    model, tokenizer = request.getfixturevalue(kind)
+    other = "" if against else "is"
+
+    def of(words, verb="are"):
+        return VerbExample(" ".join(["old"] * words), "plural", verb, other, "old .", against=against)
+
+    most = model.config.max_position_embeddings
+    own = most - len(verb_number.query(model, tokenizer, of(1), kind).ids) + 1
+    whole, long = of(own), of(own + 1)
+    assert len(verb_number.query(model, tokenizer, whole, kind).ids) == most
+    assert [c.example for c in verb_number.choose(model, tokenizer, [long, whole])] == [whole]
+    found = verb_number.layers(model, tokenizer, [long, of(2)], methods=["raw"], references=["gradient"])
+    assert len(found.values["raw", "gradient"]) == 1
+    with pytest.raises(AttnFlowError, match="None of 1 examples .* the model must have positions for the whole"):
+        verb_number.choose(model, tokenizer, [long])
+
+
+def test_the_other_prefix_and_all_tokens_of_a_verb_have_to_fit_too(causal):
+    whole = VerbExample("old " * 64, "plural", "are", "", against="key")
+    two_tokens, long = (
+        VerbExample("old " * 64, "plural", "are old", "", against="key"),
+        VerbExample("key", "plural", "are", "", against="old " * 65),
+    )
+    assert [c.example for c in verb_number.choose(*causal, [two_tokens, long, whole])] == [whole]
+
+
+@pytest.mark.parametrize("kind", ["classifier", "masked", "causal"])
+def test_a_verb_without_a_number_is_asked_of_no_model(kind, request, examples):
+    nobody = VerbExample("the old keys", "", "are", "are", "old .")
+    assert verb_number.query(*request.getfixturevalue(kind), nobody, kind) is None
+    choices = verb_number.choose(*request.getfixturevalue(kind), [examples[0], nobody, examples[1]])
+    assert [c.example for c in choices] == examples[:2]
 
 
 def test_a_model_without_a_head_and_unknown_methods_are_errors(masked, classifier):
