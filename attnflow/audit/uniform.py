@@ -154,10 +154,10 @@ def judged(table: pd.DataFrame, records: pd.DataFrame) -> tuple[str, float]:
     count = len(apart)
     runs = "one run of each" if count == 1 else f"means of {count} seeds, trained better in {int((apart > 0).sum())}"
     (first, second), right, flat = table["F1"], *by_seed.mean()
-    how = "sign flips over texts" if count == 1 else "sign flips over texts, where seeds agree"
+    how = "over texts, by sign flips" if count == 1 else "over texts and seeds"
     facts = (
         f"F1 {first:.3f} with trained and {second:.3f} with uniform attention ({runs}); right on {right:.3f} and "
-        f"{flat:.3f} of {records['instance'].nunique()} test texts ({how}, p = {p:.2g})"
+        f"{flat:.3f} of {records['instance'].nunique()} test texts (p = {p:.2g} {how})"
     )
     labels = records.drop_duplicates("instance")["label"]
     frequent = labels.value_counts(normalize=True).max()

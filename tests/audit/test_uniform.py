@@ -127,7 +127,7 @@ def test_a_verdict_on_made_up_records_of_known_answer(gained, lost, p, start, se
     assert "F1 0.900 with trained and 0.800 with uniform attention" in said
     count = 63 + gained + lost
     assert f"right on {(60 + gained) / count:.3f} and {(60 + lost) / count:.3f} of {count} test texts" in said
-    assert f"(sign flips over texts{', where seeds agree' * (seeds > 1)}, p = {p:.2g})" in said
+    assert f"(p = {p:.2g} over texts{', by sign flips' if seeds == 1 else ' and seeds'})" in said
     if seeds == 1:
         assert "one run of each" in said and said.endswith("is not known: give more of them,  seeds=(1, 2, 3, 4).")
         assert ("in these two runs" in said) is (p < 0.05)
