@@ -7,12 +7,15 @@ A notebook shows pyplot's figures by itself. These figures and their axes give i
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 DOTS = 110  # per inch, in a notebook
+NOTE_LETTERS = 72  # in a line of a footnote: what fits below the axes of a narrow figure
 
 
 class ShownFigure(Figure):
@@ -46,3 +49,14 @@ def new_axes(figure: Figure, place: Any = 111) -> Axes:
     """The axes at a place of the figure, by default all of it."""
     axes: Axes = figure.add_subplot(place, axes_class=ShownAxes)
     return axes
+
+
+def footnote(axes: Axes, notes: Sequence[str]) -> None:
+    """Small lines below the axes and the name that stands along them; nothing where there are no notes."""
+    if not notes:
+        return
+    text = "\n".join(fill(note, NOTE_LETTERS) for note in notes)
+    place: Any = ("axes fraction", axes.xaxis.label)  # wherever the layout puts that name
+    axes.annotate(
+        text, (0, 0), xycoords=place, xytext=(0, -4), textcoords="offset points", ha="left", va="top", fontsize=7
+    )

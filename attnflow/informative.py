@@ -8,6 +8,7 @@ are right as computed and tell nothing about this text. Each figure is taken at 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +64,7 @@ class Informative:
         """Reasons to doubt that the scores say something about this text."""
         out = ["all inputs have nearly the same score, which ranks nothing"] if self.flat else []
         if self.rounding is not None:
-            out.append(f"the scores are rounding error: {self.rounding:.0e} is left of what was added up")
+            out.append(f"the scores are rounding error: {_left(self.rounding)}")
         if self.first >= MUCH:
             out.append(f"{self.first:.0%} of the mass is on the first token")
         if self.special >= MUCH and self.special > self.first + 0.01:
@@ -111,6 +112,23 @@ def informative(r: Relevance) -> Informative:
     agreed = r.row_agreement if scores.ndim == 1 else row_agreement(scores)
     alike = scores.ndim == 1 and flat(r.scores[-1])
     return Informative(first, special, _with_position(rows), agreed, alike, r.rounding)
+
+
+def rounding_note(name: str, shares: Sequence[float], examples: int) -> str:
+    """What stands below a table over ``examples`` of which some have scores that are rounding error.
+
+    ``shares`` are their :attr:`Relevance.rounding`.
+
+    >>> rounding_note("gradient-paper", [1e-8, 3e-8, 2e-8], 3)
+    'gradient-paper is rounding error here: |Σg| is 2e-08 of Σ|g| (median over 3 examples)'
+    """
+    over = f"{len(shares)} of {examples}" if len(shares) < examples else f"{examples}"
+    plural = "s" if examples != 1 else ""
+    return f"{name} is rounding error here: {_left(float(np.median(shares)))} (median over {over} example{plural})"
+
+
+def _left(share: float) -> str:
+    return f"|Σg| is {share:.0e} of Σ|g|"
 
 
 def flat(scores: npt.NDArray[np.floating[Any]]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from attnflow import Attention, Relevance, flow, raw, rollout
-from attnflow.informative import Informative, flat, informative, row_agreement
+from attnflow.informative import Informative, flat, informative, rounding_note, row_agreement
 from attnflow.tokens import Tokens
 from attnflow.views.terminal import footer
 from tests.conftest import random_attention
@@ -81,3 +81,13 @@ def test_scores_that_are_all_alike_are_no_answer():
     assert Relevance(np.zeros((1, 5)), TOKENS, ("input",), "gradient").informative.flat
     assert not flat(np.array([0.2, 0.2])) and not flat(np.array([0.2, np.nan, 0.2]))
     assert not raw(np.full((1, 4, 4), 0.25)).informative.flat  # outputs × inputs: the rows are compared instead
+
+
+def test_a_result_and_a_table_say_in_the_same_words_what_rounding_left():
+    left = "|Σg| is 2e-08 of Σ|g|"
+    (said,) = Informative(0.2, 0.0, 0.1, None, rounding=2e-8).doubts
+    assert said == f"the scores are rounding error: {left}"
+    said = f"mine is rounding error here: {left}"
+    assert rounding_note("mine", [1e-9, 2e-8, 1e-7], 3) == f"{said} (median over 3 examples)"
+    assert rounding_note("mine", [2e-8], 3).endswith(f"{left} (median over 1 of 3 examples)")
+    assert rounding_note("mine", [2e-8], 1).endswith(f"{left} (median over 1 example)")

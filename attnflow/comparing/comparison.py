@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from attnflow import files
 from attnflow.comparing.records import COMPARE, failures, read_result, write_result
 from attnflow.errors import FileError, SelectionError
 from attnflow.formats import as_written
+from attnflow.informative import rounding_note
 from attnflow.numbers import at_least, check_kind, seed_of, truth, word
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 KEYS = ("method", "reference", "correlation", "special", "layer")
 FORMAT = 2  # files of format 1 have no digest
+# Where records say of which scores only rounding error is left: the column of their name, and that of the share.
+ROUNDING = {"reference": "reference_rounding", "method": "rounding"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +81,7 @@ class Comparison:
         frame = self.records
         parts = [f"{frame[k].nunique()} {k}s" for k in ("method", "reference", "layer")]
         bad = f", {len(self.failed)} failed" if self.failed else ""
-        return f"Comparison({self.examples} examples{bad} × {' × '.join(parts)})"
+        return f"Comparison({self.examples} examples{bad} × {' × '.join(parts)}{careful(rounding_notes(frame))})"
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each method, reference, correlation, special and layer.
@@ -132,8 +135,11 @@ class Comparison:
     ) -> Axes:
         """Layer curves, one for each method, with the bootstrap interval as a band.
 
-        ``reference`` chooses one (the first by default); draw the others on axes of their own.
+        ``reference`` chooses one (the first by default); draw the others on axes of their own. What is rounding error
+        is named below the axes.
         """
+        from attnflow.figures import footnote, new_axes, new_figure
+
         frame = self._chosen(correlation, special)
         have = list(frame["reference"].unique())
         wanted = have[0] if reference is None else reference
@@ -142,8 +148,6 @@ class Comparison:
         frame = frame[frame["reference"] == wanted]
         axes = ax
         if axes is None:
-            from attnflow.figures import new_axes, new_figure
-
             axes = new_axes(new_figure(5, 3.5))
         for method, curve in frame.groupby("method", sort=False):
             line = curve.sort_values("layer")
@@ -153,6 +157,8 @@ class Comparison:
         axes.set(xlabel="layer", ylabel=f"{frame['correlation'].iloc[0]} with {wanted}")
         axes.set_xticks(sorted(frame["layer"].unique()))
         axes.legend()
+        records = self.records
+        footnote(axes, rounding_notes(records[records["reference"] == wanted]))
         return as_written(axes)  # type: ignore[no-any-return]
 
     def _cells(self, correlation: str | None, special: bool | None) -> tuple[list[str], list[list[str]]]:
@@ -167,14 +173,17 @@ class Comparison:
         return ["reference", "method", *(f"layer {i}" for i in layers), "n", "NaN", "ties"], lines
 
     def to_markdown(self, correlation: str | None = None, special: bool | None = None) -> str:
-        """Mean ± standard deviation per layer; n, NaN (the most over layers) and ties (mean over layers)."""
+        """Mean ± standard deviation per layer; n, NaN (the most over layers) and ties (mean over layers).
+
+        A line below the table names each reference or method whose scores are rounding error.
+        """
         head, lines = self._cells(correlation, special)
-        return pipes(head, lines)
+        return pipes(head, lines, rounding_notes(self.records))
 
     def to_latex(self, correlation: str | None = None, special: bool | None = None) -> str:
         """The same as a booktabs table."""
         head, lines = self._cells(correlation, special)
-        return booktabs(f"ll{'c' * (len(head) - 5)}rrr", head, lines)
+        return booktabs(f"ll{'c' * (len(head) - 5)}rrr", head, lines, rounding_notes(self.records))
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write records, settings and costs to one Parquet file."""
@@ -223,6 +232,26 @@ def interval(
     return float(low), float(high)
 
 
+def rounding_shares(records: pd.DataFrame, name: str) -> dict[str, list[float]]:
+    """For each of what the column ``name`` names and of which some scores are rounding error: one share per example."""
+    column = ROUNDING[name]
+    if not {name, column} <= set(records.columns):  # records of earlier versions
+        return {}
+    known = records[["example", name, column]].dropna().drop_duplicates(["example", name])
+    return {str(one): found[column].tolist() for one, found in known.groupby(name, sort=False)}
+
+
+def rounding_notes(records: pd.DataFrame) -> list[str]:
+    """One sentence for each reference or method of which some scores are rounding error."""
+    found = [shares for name in ROUNDING for shares in rounding_shares(records, name).items()]
+    return [rounding_note(name, shares, records["example"].nunique()) for name, shares in found]
+
+
+def careful(notes: Sequence[str]) -> str:
+    """The notes at the end of a repr."""
+    return f"; careful: {'; '.join(notes)}" if notes else ""
+
+
 def _cell(by_layer: Any, layer: int) -> str:
     if layer not in by_layer.index:
         return ""
@@ -230,19 +259,26 @@ def _cell(by_layer: Any, layer: int) -> str:
     return f"{row['mean']:.2f} ± {row['std']:.2f}"
 
 
-_SPECIAL_SIGNS = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}"}
+# The last two are other signs, or none, in LaTeX's text fonts.
+_SPECIAL_SIGNS = {
+    "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "|": r"\textbar{}",
+    "Σ": r"\ensuremath{\Sigma}",
+}  # fmt: skip
 
 
-def pipes(head: list[str], lines: list[list[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
+def pipes(head: list[str], lines: list[list[str]], notes: Sequence[str] = ()) -> str:
+    """A table in Markdown, and a paragraph below it for each note."""
+    table = "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *lines])
+    return "\n\n".join([table, *notes])
 
 
-def booktabs(columns: str, head: list[str], lines: list[list[str]]) -> str:
-    """A table in LaTeX; ``columns`` says how each column is set ("lcr")."""
+def booktabs(columns: str, head: list[str], lines: list[list[str]], notes: Sequence[str] = ()) -> str:
+    """A table in LaTeX, and small text below it for each note; ``columns`` says how each column is set ("lcr")."""
     rows = [" & ".join(map(_latex, line)) + r" \\" for line in [head, *lines]]
     rule = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule"]
-    return "\n".join([*rule, r"\end{tabular}"])
+    # Paragraphs, because a row as long as a note would widen the last column.
+    below = [rf"\par{{\footnotesize {_latex(note)}\par}}" for note in notes]
+    return "\n".join([*rule, r"\end{tabular}", *below])
 
 
 def _latex(text: str) -> str:

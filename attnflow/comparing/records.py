@@ -43,6 +43,8 @@ COLUMNS = {
     "n": "int32",
     "ties": "double",
     "reference_ties": "double",
+    "rounding": "double",
+    "reference_rounding": "double",
     "error": "string",
 }
 
@@ -54,10 +56,12 @@ class Layout:
     Attributes:
         command: who writes them, for messages.
         columns: the type of each column, by name; ``example``, ``digest`` and ``error`` are always among them.
+        later: those of them that earlier versions did not write: records without them are read.
     """
 
     command: str
     columns: Mapping[str, str]
+    later: tuple[str, ...] = ()
 
     def schema(self) -> pa.Schema:
         """The columns of a record."""
@@ -65,8 +69,21 @@ class Layout:
 
         return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in self.columns.items()])
 
+    def fits(self, names: Sequence[str]) -> bool:
+        """True for the names of all columns, also where later ones are not among them."""
+        return set(self.columns) - set(self.later) <= set(names) <= set(self.columns) and len(names) == len(set(names))
 
-COMPARE = Layout("attnflow compare", COLUMNS)
+    def completed(self, table: pa.Table) -> pa.Table:
+        """A table that fits, with every column in its place and of its type; later ones that it lacks are empty."""
+        import pyarrow as pa
+
+        for name in self.later:
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(table.num_rows))
+        return table.select(list(self.columns)).cast(self.schema().with_metadata(table.schema.metadata))
+
+
+COMPARE = Layout("attnflow compare", COLUMNS, later=("rounding", "reference_rounding"))
 
 
 def to_table(rows: Sequence[Mapping[str, Any]], costs: Mapping[str, float], layout: Layout = COMPARE) -> pa.Table:
@@ -223,11 +240,11 @@ def read_parts(folder: Path, layout: Layout = COMPARE) -> Iterator[pa.Table]:
                 f"{part} is not a whole Parquet file ({reason}). Remove it, and its examples are done again:  rm {part}"
             ) from None
         with files.reading(part):
-            if sorted(table.column_names) != sorted(layout.columns):
+            if not layout.fits(table.column_names):
                 have = ", ".join(table.column_names)
                 raise FileError(f"{part} has columns {have}: {layout.command} did not write it.")
             check_seal(table, part, required)
-            table = table.select(list(layout.columns)).cast(layout.schema().with_metadata(table.schema.metadata))
+            table = layout.completed(table)
             costs_of(table)
         yield table
 

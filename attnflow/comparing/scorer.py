@@ -55,6 +55,11 @@ class Scored:
     layers: tuple[int | str, ...]
     result: Relevance | None = None
 
+    @property
+    def rounding(self) -> float | None:
+        """What is left of sums that cancel, where the scores are rounding error; see :class:`attnflow.Relevance`."""
+        return None if self.result is None else self.result.rounding
+
 
 @one_line
 @dataclass(eq=False)
@@ -164,13 +169,14 @@ def correlated(
             rows, one = stacked[:, keep], ref[keep]
             ties = tie_shares(rows)
             shared = {"reference": reference, "special": with_special, "n": int(keep.sum()),
-                      "reference_ties": tie_share(one)}  # fmt: skip
+                      "reference_ties": tie_share(one), "reference_rounding": other.rounding}  # fmt: skip
             for kind in correlations:
                 values = coefficients(rows, one, kind, k)
                 chance = kendall_p_values(rows, one) if p_values else None
                 for i, (method, layer) in enumerate(names):
                     record = {**shared, "method": method, "layer": layer, "correlation": kind,
-                              "value": float(values[i]), "ties": float(ties[i])}  # fmt: skip
+                              "value": float(values[i]), "ties": float(ties[i]),
+                              "rounding": methods[method].rounding}  # fmt: skip
                     yield record if chance is None else {**record, "p": float(chance[i])}
 
 

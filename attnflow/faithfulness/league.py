@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from attnflow.comparing.comparison import interval
+from attnflow import files
+from attnflow.comparing.comparison import careful, interval, rounding_notes, rounding_shares
 from attnflow.comparing.records import failures, read_result, write_result
 from attnflow.errors import FileError
 from attnflow.faithfulness import reading
@@ -70,7 +71,8 @@ class League:
     def __repr__(self) -> str:
         bad = f", {len(self.failed)} failed" if self.failed else ""
         lines, measures = len(self.lines), self.records["measure"].nunique()
-        return f"League({self.examples} examples{bad} × {lines} methods × {measures} measures)"
+        said = careful(rounding_notes(self.records))
+        return f"League({self.examples} examples{bad} × {lines} methods × {measures} measures{said})"
 
     @cached_property
     def lines(self) -> list[tuple[str, int]]:
@@ -168,7 +170,8 @@ class League:
         ``wins`` is the share of the other methods that it beats, over texts, measures and kinds, with its 95 % range;
         ``p`` is from the random ranking and ``p_best`` from the best line, both by Wilcoxon's paired test, corrected by
         Holm; ``role`` is "method", "baseline" or "ceiling"; ``seconds`` is the time per text that its scores take;
-        ``randomised`` is the rank correlation with its scores on random weights.
+        ``randomised`` is the rank correlation with its scores on random weights; ``rounding`` the median of
+        :attr:`attnflow.Relevance.rounding` where its scores are rounding error.
         """
         import pandas as pd
 
@@ -183,6 +186,8 @@ class League:
         ties = self.records.groupby(LINE)["ties"].mean()
         frame["ties"] = [float(ties[line]) for line in self.lines]
         frame["randomised"] = [self.survival(line) for line in self.lines]
+        left = rounding_shares(self.records, "method")
+        frame["rounding"] = [float(np.median(left.get(method, np.nan))) for method, _ in self.lines]
         p = [np.nan if i == random else paired(wins[:, i], wins[:, random]) for i in range(len(self.lines))]
         frame["p"] = holm(np.array(p))
         eligible = np.where(frame["role"] == "ceiling", -1.0, frame["wins"].fillna(-1.0))
@@ -238,7 +243,7 @@ class League:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The share of duels that each method wins, with its interval; the random ranking as a dashed line."""
-        return reading.plot(self.standings(), ax)
+        return reading.plot(self.standings(), ax, rounding_notes(self.records))
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write records, settings and costs to one Parquet file."""
@@ -249,6 +254,7 @@ class League:
         """Read what :meth:`save` wrote, or the folder of a run (also of one that is not finished)."""
         kept = read_result(path, "League.save", LAYOUT)
         have = kept["table"].column_names
-        if sorted(have) != sorted(LAYOUT.columns):
+        if not LAYOUT.fits(have):
             raise FileError(f"{path} has columns {', '.join(have)}: League.save did not write it.")
-        return cls(**kept)
+        with files.reading(files.as_path(path)):
+            return cls(**{**kept, "table": LAYOUT.completed(kept["table"])})

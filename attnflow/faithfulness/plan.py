@@ -39,11 +39,12 @@ COLUMNS = {
     "drawn": "double",
     "n": "int32",
     "ties": "double",
+    "rounding": "double",
     "passes": "int32",
     "variants": "int32",
     "error": "string",
 }
-LAYOUT = Layout("attnflow rank", COLUMNS)
+LAYOUT = Layout("attnflow rank", COLUMNS, later=("rounding",))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnflow.comparing.comparison import booktabs, pipes
+from attnflow.comparing.comparison import booktabs, pipes, rounding_notes
 from attnflow.faithfulness.plan import LENGTH, RANDOM
 from attnflow.faithfulness.registry import MEASURES
 from attnflow.formats import as_written, figure_bytes, page
@@ -58,11 +58,12 @@ def _choice(ranked: pd.DataFrame, beating: pd.DataFrame, examples: int) -> str:
         return f"Believe none of them for this model and these data: no method beats the random ranking {over}."
     best = ranked.iloc[0]
     equal = [str(r.name_) for r in _named(ranked.iloc[1:]) if not r.p_best < LEVEL]
-    if best["method"] == LENGTH:
+    empty = _says_nothing(best)
+    if empty:
         told = f"; the data cannot tell {_joined(equal)} from it" if equal else ""
         return (
-            f"Believe none of them for this model and these data: the length of the words, which asks no model, wins "
-            f"more of its duels than every method, {_share(best)} {over}{told} (Wilcoxon's paired test, Holm)."
+            f"Believe none of them for this model and these data: {empty}, {_share(best)} {over}{told} (Wilcoxon's "
+            "paired test, Holm)."
         )
     first = f"Use {best['name']} for this model: it wins {_share(best)} of its duels with the other methods {over}"
     if equal:
@@ -70,6 +71,15 @@ def _choice(ranked: pd.DataFrame, beating: pd.DataFrame, examples: int) -> str:
     worst = float(np.nanmax(ranked["p_best"])) if len(ranked) > 1 else float("nan")
     sure = f"p ≤ {worst:.2g}" if worst >= 1e-4 else "p < 0.0001"
     return f"{first}, more than every other method (Wilcoxon's paired test, Holm, {sure})."
+
+
+def _says_nothing(best: pd.Series[Any]) -> str:
+    """Where the best line is nothing to be believed, why it is not; else empty."""
+    if best["method"] == LENGTH:
+        return "the length of the words, which asks no model, wins more of its duels than every method"
+    if best.get("rounding", np.nan) >= 0:  # numbers that an earlier version wrote do not have it
+        return f"{best['name']}, whose scores are rounding error, wins more of its duels than every other method"
+    return ""
 
 
 def _chance(ranked: pd.DataFrame, beating: pd.DataFrame) -> str:
@@ -120,7 +130,7 @@ def _cell(row: Any) -> str:
 def markdown(league: League) -> str:
     """The verdict and the table as Markdown."""
     head, lines = cells(league)
-    return f"{league.verdict()}\n\n{pipes(head, lines)}"
+    return f"{league.verdict()}\n\n{pipes(head, lines, rounding_notes(league.records))}"
 
 
 def latex(league: League) -> str:
@@ -128,7 +138,7 @@ def latex(league: League) -> str:
     head, lines = cells(league)
     said = "\n".join(f"% {line}" for line in league.verdict().splitlines())
     columns = f"l{'c' * (len(head) - 3)}rr"
-    return f"{said}\n{booktabs(columns, head, lines)}"
+    return f"{said}\n{booktabs(columns, head, lines, rounding_notes(league.records))}"
 
 
 def html(league: League) -> str:
@@ -138,24 +148,25 @@ def html(league: League) -> str:
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
     figure = figure_bytes(league.plot().figure, "svg").decode()
     picture = figure[figure.index("<svg") :]
+    notes = "".join(f"<p>{escape(note)}</p>" for note in rounding_notes(league.records))
     title = "The league: which score may be believed"
     settings = "; ".join(f"{name} = {value}" for name, value in league.settings.items())
     return page(
         title,
         f"<h1>{escape(title)}</h1><p><b>{escape(league.verdict())}</b></p>{picture}"
-        f"<table><thead><tr>{row}</tr></thead><tbody>{body}</tbody></table><p>Wins: the share of the other methods "
-        "that a method beats, over texts, measures and kinds of blanks; in brackets 95 % intervals over texts. "
+        f"<table><thead><tr>{row}</tr></thead><tbody>{body}</tbody></table>{notes}<p>Wins: the share of the other "
+        "methods that a method beats, over texts, measures and kinds of blanks; in brackets 95 % intervals over texts. "
         f"↑ higher is better, ↓ lower.</p><details><summary>Settings</summary><p>{escape(settings)}</p></details>",
     )
 
 
-def plot(standings: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Wins with intervals, best on top; the random ranking as a dashed line."""
+def plot(standings: pd.DataFrame, ax: Axes | None = None, notes: Sequence[str] = ()) -> Axes:
+    """Wins with intervals, best on top; the random ranking as a dashed line; notes below."""
+    from attnflow.figures import footnote, new_axes, new_figure
+
     shown = standings[standings["method"] != RANDOM].iloc[::-1]
     axes = ax
     if axes is None:
-        from attnflow.figures import new_axes, new_figure
-
         axes = new_axes(new_figure(6, 1.2 + 0.28 * len(shown)))
     rows: Any = shown.itertuples()
     for y, row in enumerate(rows):
@@ -167,4 +178,5 @@ def plot(standings: pd.DataFrame, ax: Axes | None = None) -> Axes:
     axes.axvline(float(random), color=COLOURS["baseline"], linestyle="--", linewidth=1)
     axes.annotate("random ranking", (float(random), len(shown) - 0.4), ha="center", va="bottom", fontsize=8)
     axes.set(xlabel="share of the other methods that it beats", xlim=(0, 1), ylim=(-0.6, len(shown)))
+    footnote(axes, notes)
     return as_written(axes)  # type: ignore[no-any-return]

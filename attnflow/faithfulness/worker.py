@@ -34,7 +34,8 @@ RADIUS = 0.1  # of the noise of max-sensitivity, in deviations of the embeddings
 class Entry:
     """One line of the league: the scores ``[units]`` of a method at one of its layers; None for the random ranking.
 
-    ``counted``: how many of them are judged and how many are equal, once that was asked.
+    ``counted``: how many of them are judged and how many are equal, once that was asked. ``rounding``: what is left of
+    sums that cancel, where the scores are rounding error.
     """
 
     method: str
@@ -42,6 +43,7 @@ class Entry:
     scores: Floats
     call: MethodCall | None = None
     counted: tuple[int, float] | None = None
+    rounding: float | None = None
 
     @property
     def is_blankout(self) -> bool:
@@ -73,7 +75,8 @@ class Judge:
         for call in self.plan.methods:
             found = self._layers(call, self._scores(call))
             layers = [None if layer == "input" else int(layer) for layer in found.layers]
-            out += [Entry(call.name, at, row, call) for at, row in zip(layers, found.rows, strict=True)]
+            rows = zip(layers, found.rows, strict=True)
+            out += [Entry(call.name, at, row, call, rounding=found.rounding) for at, row in rows]
         return out
 
     def _layers(self, call: MethodCall, found: Scored) -> Scored:
@@ -151,7 +154,7 @@ class Judge:
         count, ties = self._counted(entry)
         return {
             "method": entry.method, "layer": entry.layer, "measure": measure, "kind": kind, "value": value,
-            "drawn": drawn, "n": count, "ties": ties,
+            "drawn": drawn, "n": count, "ties": ties, "rounding": entry.rounding,
         }  # fmt: skip
 
     def _counted(self, entry: Entry) -> tuple[int, float]:

@@ -113,6 +113,42 @@ def test_records_equal_local_ones_with_a_worker_killed(cluster, tmp_path):
     assert ordered(again).equals(b), "a run begun on a cluster goes on without one"
 
 
+PAPER = {"methods": ("raw",), "references": ("gradient", "gradient-paper")}
+
+
+@pytest.mark.filterwarnings("ignore::attnflow.errors.AttnFlowWarning")
+def test_what_is_rounding_error_comes_back_from_a_worker(monkeypatch):
+    """The actor as Ray calls it and the table as it comes back, without a cluster: a warning would stay there."""
+    import pickle
+    import types
+
+    import pyarrow as pa
+
+    from attnflow.comparing.cluster import Actor
+    from attnflow.comparing.comparison import Comparison
+    from attnflow.comparing.plan import make_plan
+    from attnflow.inputs.datasets import Row
+
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(get=lambda held: held))
+    rest = {"position": None, "unit": "token", "k": 5, "max_length": None, "batch_size": 32, "on_error": "raise"}
+    plan = make_plan(PAPER["methods"], PAPER["references"], "spearman", None, None, **rest)
+    actor = Actor(tiny("bert"), tokenizer(), pickle.loads(pickle.dumps(plan)))
+    sent = actor({"row": [pickle.dumps(Row(i, text)) for i, text in enumerate(TEXTS)]})
+    there = Comparison(pa.ipc.open_stream(sent["table"][0]).read_all())
+    here = compare(tiny("bert"), tokenizer(), TEXTS, **PAPER)
+    assert sent["error"] == [""] and "gradient-paper is rounding error here" in here.to_markdown()
+    assert there.to_markdown() == here.to_markdown() and repr(there) == repr(here)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::attnflow.errors.AttnFlowWarning")
+def test_what_is_rounding_error_is_known_of_records_from_a_cluster(cluster):
+    there = compare(tiny("bert"), tokenizer(), TEXTS, engine="ray", workers=2, **PAPER)
+    found = there.records.set_index("reference")["reference_rounding"]
+    assert (found["gradient-paper"] < 1e-6).all() and found["gradient"].isna().all()
+    assert "\n\ngradient-paper is rounding error here: " in there.to_markdown()
+
+
 @pytest.mark.slow
 def test_an_error_on_a_worker_is_the_users_error(cluster):
     with pytest.raises(AttnFlowError, match="Example 1: The text has 62 tokens"):

@@ -21,6 +21,8 @@ from attnflow.comparing.comparison import Comparison
 from attnflow.correlation import correlate
 from attnflow.errors import AttnFlowError, FileError, InputError, SelectionError
 from attnflow.relevance import Relevance
+from attnflow.scoring.gradient import NOISE
+from tests.audit.tiny import lstm
 from tests.tiny_models import IDS, state, tiny, tokenizer
 
 TEXTS = ["the key to the cabinets is on the table", "the author talked about the book", "a dull film", "sara was great"]
@@ -125,6 +127,76 @@ def test_a_constant_scoring_is_nan_and_counted():
 
     frame = compare(tiny("bert"), tokenizer(), TEXTS[:3], methods="raw", references={"flat": flat}).to_frame()
     assert set(frame["nan"]) == {3} and set(frame["n"]) == {0} and frame["mean"].isna().all()
+
+
+PAPER = {"methods": ("raw", "rollout"), "references": ("gradient", "gradient-paper")}
+# What reads the embeddings of BERT and GPT-2 is a norm that takes the mean away; that of Llama and the LSTM is none.
+NOISY = pytest.mark.filterwarnings("ignore::attnflow.errors.AttnFlowWarning")
+
+
+@NOISY
+@pytest.mark.parametrize(("name", "unit"), [("bert", "token"), ("bert", "word"), ("gpt2", "token")])
+def test_a_reference_that_is_rounding_error_is_on_record_and_said(name, unit):
+    found = compare(tiny(name), tokenizer(), TEXTS, unit=unit, **PAPER)
+    shares = found.records.groupby(["reference", "example"])["reference_rounding"].agg(list)
+    for number, text in enumerate(TEXTS):
+        alone = gradient(tiny(name), tokenizer(), text, reduce="paper").rounding
+        assert set(shares["gradient-paper", number]) == {alone} and 0 < alone < NOISE
+    assert np.isnan(np.concatenate(shares["gradient"])).all() and found.records["rounding"].isna().all()
+    said = "gradient-paper is rounding error here: |Σg| is "
+    assert f"; careful: {said}" in repr(found) and found.to_markdown().count(said) == 1
+    assert found.to_markdown().endswith(" of Σ|g| (median over 4 examples)") and "is rounding error" in found.to_latex()
+    assert len(found.plot(reference="gradient-paper").texts) == 1 and not found.plot(reference="gradient").texts
+    none = compare(tiny(name), tokenizer(), TEXTS, unit=unit, **{**PAPER, "references": "gradient"})
+    assert "rounding" not in repr(none) + none.to_markdown() + none.to_latex() and not none.plot().texts
+
+
+@NOISY
+def test_a_method_that_is_rounding_error_is_on_record_and_said():
+    def mine(attention, position):
+        block = attention.only
+        rows = [layer[position] for layer in block.weights]
+        return Relevance(rows, block.keys, block.layers, "mine", rounding=3e-8)
+
+    found = compare(tiny("bert"), tokenizer(), TEXTS, methods={"mine": mine, "raw": {}}, references="gradient")
+    assert set(found.records[found.records["method"] == "mine"]["rounding"]) == {3e-8}
+    assert found.to_markdown().endswith(
+        "\n\nmine is rounding error here: |Σg| is 3e-08 of Σ|g| (median over 4 examples)"
+    )
+
+
+@pytest.mark.parametrize("name", ["llama", "lstm"])
+def test_where_no_norm_takes_the_mean_away_nothing_is_said(name):
+    model = tiny("llama") if name == "llama" else lstm(vocab_size=40)
+    found = compare(model, tokenizer(), TEXTS, **{**PAPER, "methods": "raw"})
+    assert found.records["reference_rounding"].isna().all() and "rounding" not in repr(found) + found.to_markdown()
+
+
+@NOISY
+def test_what_is_rounding_error_is_known_after_loading_and_resuming(tmp_path):
+    whole = compare(tiny("bert"), tokenizer(), TEXTS, out=tmp_path / "whole", **PAPER)
+    compare(tiny("bert"), tokenizer(), TEXTS[:1], out=tmp_path / "run", **PAPER)
+    resumed = compare(tiny("bert"), tokenizer(), TEXTS, out=tmp_path / "run", resume=True, **PAPER)
+    for other in (resumed, Comparison.load(tmp_path / "run"), Comparison.load(tmp_path / "whole")):
+        assert other.records.equals(whole.records) and other.records["reference_rounding"].notna().any()
+        assert repr(other) == repr(whole) and other.to_markdown() == whole.to_markdown()
+
+
+@NOISY
+def test_a_run_of_an_earlier_version_is_gone_on_with_and_says_what_it_knows(tmp_path):
+    import pyarrow.parquet as pq
+
+    from attnflow.comparing.records import sealed
+
+    before = compare(tiny("bert"), tokenizer(), TEXTS[:1], out=tmp_path / "run", **PAPER)
+    (part,) = (tmp_path / "run" / "parts").glob("*.parquet")
+    pq.write_table(sealed(pq.read_table(part).drop_columns(["rounding", "reference_rounding"])), part)
+    old = Comparison.load(tmp_path / "run")
+    shares = ["rounding", "reference_rounding"]
+    assert old.records.drop(columns=shares).equals(before.records.drop(columns=shares))
+    assert "rounding" not in repr(old) + old.to_markdown()
+    more = compare(tiny("bert"), tokenizer(), TEXTS, out=tmp_path / "run", resume=True, **PAPER)
+    assert more.to_markdown().endswith("(median over 3 of 4 examples)")
 
 
 def test_a_long_text_is_cut_or_refused_or_left_out():

@@ -25,6 +25,24 @@ def made(examples=40, seed=0):
     return Comparison(pa.Table.from_pylist(rows), {"k": 5}, {"flow": 2.0})
 
 
+NOTE = "gradient is rounding error here: |Σg| is 1e-08 of Σ|g| (median over 3 of 40 examples)"
+
+
+def noisy(name="gradient"):
+    """The same with what is left of the sums of one reference, or method, by example: many records of the third."""
+    rows = made().table.to_pylist()
+    for column in ("reference", "method"):
+        share = "rounding" if column == "method" else f"{column}_rounding"
+        for row in rows:
+            row[share] = {0: 1e-8, 1: 9e-9, 2: 5e-8}.get(row["example"]) if row[column] == name else None
+    kept = [row for row in rows if row["example"] > 1 or row["correlation"] == "spearman"]
+    return Comparison(pa.Table.from_pylist(kept), {"k": 5}, {"flow": 2.0})
+
+
+def notes_of(axes):
+    return [" ".join(text.get_text().split()) for text in axes.texts]
+
+
 def test_the_bootstrap_interval_is_near_the_normal_one():
     values = np.random.default_rng(1).normal(0.4, 0.2, 400)
     low, high = interval(values, 4000)
@@ -65,6 +83,44 @@ def test_the_plot_has_a_curve_and_a_band_for_each_method_and_leaves_pyplot_alone
     assert made().plot(ax=axes) is axes
     with pytest.raises(SelectionError, match="reference='lime' was not computed. There is: gradient, blankout"):
         made().plot(reference="lime")
+
+
+def test_rounding_error_is_said_below_every_table(tmp_path):
+    c = noisy()
+    assert repr(c).endswith(f"2 layers; careful: {NOTE})")
+    table, _, said = c.to_markdown().partition("\n\n")
+    assert said == NOTE and len(table.splitlines()) == 2 + 4
+    assert c.to_markdown("kendall", True).endswith(f" |\n\n{NOTE}"), "also where the table shows a part of the records"
+    table, _, said = c.to_latex().partition("\\end{tabular}\n")
+    assert table.count(r"\\") == 5 and said.startswith(r"\par{\footnotesize gradient is rounding error here: ")
+    assert r"\textbar{}\ensuremath{\Sigma}g\textbar{} is 1e-08 of \ensuremath{\Sigma}\textbar{}g\textbar{} (" in said
+    assert said.count("{") == said.count("}") and not set(said) & set("|Σ")
+    c.save(tmp_path / "c.parquet")
+    back = Comparison.load(tmp_path / "c.parquet")
+    assert repr(back) == repr(c) and back.to_markdown() == c.to_markdown() and back.to_latex() == c.to_latex()
+
+
+def test_rounding_error_is_said_below_the_plot_of_its_reference():
+    axes = noisy().plot(reference="gradient")
+    assert notes_of(axes) == [NOTE] and not any(text.get_parse_math() for text in axes.texts)
+    figure = axes.figure
+    figure.draw_without_rendering()
+    (note,), label = axes.texts, axes.xaxis.label.get_window_extent()
+    box = note.get_window_extent()
+    assert 0 <= box.y0 < box.y1 <= label.y0 and box.x1 <= figure.bbox.x1, "below the label, inside the figure"
+    assert notes_of(noisy().plot(reference="blankout")) == []
+
+
+def test_a_method_that_is_rounding_error_is_named_whatever_the_reference():
+    c, said = noisy("flow_100%"), NOTE.replace("gradient", "flow_100%")
+    assert c.to_markdown().endswith(f"\n\n{said}") and r"flow\_100\% is rounding error" in c.to_latex()
+    assert notes_of(c.plot(reference="gradient")) == notes_of(c.plot(reference="blankout")) == [said]
+
+
+def test_without_rounding_error_and_in_records_that_do_not_know_it_there_is_no_note():
+    for c in (made(), noisy("nothing")):
+        assert "rounding" not in repr(c) + c.to_markdown() + c.to_latex() and notes_of(c.plot()) == []
+        assert c.to_latex().endswith(r"\end{tabular}")
 
 
 def test_saved_and_loaded(tmp_path):

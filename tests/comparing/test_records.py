@@ -6,7 +6,17 @@ import json
 
 import pytest
 
-from attnflow.comparing.records import COLUMNS, costs_of, differences, open_records, read_parts, read_settings, to_table
+from attnflow.comparing.records import (
+    COLUMNS,
+    COMPARE,
+    Layout,
+    costs_of,
+    differences,
+    open_records,
+    read_parts,
+    read_settings,
+    to_table,
+)
 from attnflow.errors import FileError
 
 SETTINGS = {"model": {"name": "bert"}, "k": 5, "layers": [0, 1]}
@@ -210,6 +220,29 @@ def test_a_part_without_its_digest_is_refused_and_a_run_of_the_first_format_is_r
         list(read_parts(tmp_path))
     (tmp_path / "settings.json").write_text(json.dumps({"format": 1, "settings": SETTINGS}))
     assert len(list(read_parts(tmp_path))) == 1
+
+
+def test_records_without_the_later_columns_are_read_and_gone_on_with(tmp_path):
+    old = Layout(COMPARE.command, {name: kind for name, kind in COLUMNS.items() if name not in COMPARE.later})
+    with open_records(tmp_path, SETTINGS, layout=old) as records:
+        records.add(to_table(rows(0), {"raw": 1.5}, old))
+    with open_records(tmp_path, SETTINGS, resume=True) as records:
+        records.add(to_table([{**row, "rounding": 1e-8} for row in rows(1)], {"raw": 0.5}))
+    with open_records(tmp_path, SETTINGS, resume=True) as records:
+        table = records.table()
+        assert records.done == {0: "d0", 1: "d1"} and records.costs() == {"raw": 2.0}
+    assert table.schema == COMPARE.schema() and table.column("n").to_pylist() == [7] * 4
+    assert table.column("rounding").to_pylist() == [None, None, 1e-8, 1e-8]
+    assert table.column("reference_rounding").null_count == 4
+
+
+@pytest.mark.parametrize("lost", ["value", "error"])
+def test_a_part_without_any_other_column_is_refused(tmp_path, lost):
+    less = Layout(COMPARE.command, {name: kind for name, kind in COLUMNS.items() if name != lost})
+    with open_records(tmp_path, SETTINGS, layout=less) as records:
+        records.add(to_table([{k: v for k, v in row.items() if k != lost} for row in rows(0)], {}, less))
+    with pytest.raises(FileError, match="attnflow compare did not write it"):
+        list(read_parts(tmp_path))
 
 
 def test_a_part_with_columns_of_other_kinds_is_refused(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attnflow import demo, rank, register
+from attnflow import demo, gradient, rank, register
 from attnflow.errors import FileError, InputError, SelectionError
 from attnflow.faithfulness import League
 from attnflow.faithfulness.plan import COLUMNS
@@ -21,6 +21,7 @@ from attnflow.faithfulness.reading import verdict
 from attnflow.probes.data import VerbExample
 from attnflow.probes.grammar import sentences
 from attnflow.relevance import Relevance
+from attnflow.scoring.gradient import NOISE
 from attnflow.scoring.registry import unregister
 from tests.faithfulness.bag import WORDS, bag, texts, tokenizer, true_weights
 from tests.tiny_models import state, tiny
@@ -38,6 +39,9 @@ def noisy_weights(example, goal):
 
 def constant(example, goal):
     return Relevance(np.ones((1, len(example.tokens))), example.tokens, ("input",), "constant")
+
+
+NOISY = pytest.mark.filterwarnings("ignore::attnflow.errors.AttnFlowWarning")
 
 
 @pytest.fixture(scope="module")
@@ -249,6 +253,69 @@ def test_records_come_back_and_settings_are_not_mixed(tmp_path):
         League.load(tmp_path / "c.parquet")
 
 
+PAPER = {**FAST, "methods": ["gradient", "gradient-paper", "blankout"]}
+SAID = "gradient-paper is rounding error here: |Σg| is "
+
+
+@NOISY
+def test_a_method_that_is_rounding_error_is_named_wherever_the_standings_are_shown():
+    league = rank(tiny("bert"), tokenizer(), texts(3), **PAPER)
+    left = league.records.groupby(["method", "example"])["rounding"].agg(list)
+    alone = [gradient(tiny("bert"), tokenizer(), text, reduce="paper").rounding for text in texts(3)]
+    assert [set(left["gradient-paper", i]) for i in range(3)] == [{share} for share in alone] and max(alone) < NOISE
+    table = league.standings().set_index("method")["rounding"]
+    assert table["gradient-paper"] == np.median(alone) and table.drop("gradient-paper").isna().all()
+    note = f"{SAID}{np.median(alone):.0e} of Σ|g| (median over 3 examples)"
+    assert repr(league).endswith(f" measures; careful: {note})")
+    assert league.to_markdown().endswith(f" |\n\n{note}")
+    assert (
+        league.to_latex().partition(r"\end{tabular}")[2].startswith("\n\\par{\\footnotesize gradient-paper is rounding")
+    )
+    assert f"</table><p>{note}</p><p>Wins" in league.to_html()
+    assert note in " ".join(" ".join(text.get_text().split()) for text in league.plot().texts)
+
+
+@pytest.mark.parametrize(("name", "methods"), [("bert", ["gradient", "blankout"]), ("llama", ["gradient-paper"])])
+def test_where_no_score_is_rounding_error_nothing_is_said(name, methods):
+    league = rank(
+        tiny(name), tokenizer(), ["the key is on the table", "a dull film was great"], **{**FAST, "methods": methods}
+    )
+    assert league.records["rounding"].isna().all() and league.standings()["rounding"].isna().all()
+    shown = [repr(league), league.to_markdown(), league.to_latex(), league.to_html()]
+    assert not any("rounding" in text for text in shown)
+    assert [text.get_text() for text in league.plot().texts] == ["random ranking"]
+
+
+@NOISY
+def test_what_is_rounding_error_is_known_after_loading_and_resuming(tmp_path):
+    whole = rank(tiny("bert"), tokenizer(), texts(3), **PAPER)
+    rank(tiny("bert"), tokenizer(), texts(1), out=tmp_path / "run", **PAPER)
+    resumed = rank(tiny("bert"), tokenizer(), texts(3), out=tmp_path / "run", resume=True, **PAPER)
+    resumed.save(tmp_path / "league.parquet")
+    for other in (resumed, League.load(tmp_path / "run"), League.load(tmp_path / "league.parquet")):
+        assert other.records.equals(whole.records) and repr(other) == repr(whole)
+        assert other.to_markdown().partition(SAID)[1:] == whole.to_markdown().partition(SAID)[1:] != ("", "")
+
+
+@NOISY
+def test_records_of_an_earlier_version_are_read_and_gone_on_with(tmp_path):
+    import pyarrow.parquet as pq
+
+    from attnflow.comparing.records import sealed
+
+    before = rank(tiny("bert"), tokenizer(), texts(1), out=tmp_path / "run", **PAPER)
+    before.save(tmp_path / "league.parquet")
+    (part,) = (tmp_path / "run" / "parts").glob("*.parquet")
+    for path in (part, tmp_path / "league.parquet"):
+        pq.write_table(sealed(pq.read_table(path).drop_columns("rounding")), path)
+    for path in (tmp_path / "run", tmp_path / "league.parquet"):
+        old = League.load(path)
+        assert old.records.drop(columns="rounding").equals(before.records.drop(columns="rounding"))
+        assert old.verdict() == before.verdict() and SAID not in old.to_markdown() + repr(old)
+    more = rank(tiny("bert"), tokenizer(), texts(3), out=tmp_path / "run", resume=True, **PAPER)
+    assert more.to_markdown().endswith("(median over 2 of 3 examples)")
+
+
 CHILD = """
 import sys, torch
 torch.set_num_threads(1)
@@ -294,6 +361,7 @@ def test_a_run_killed_again_and_again_loses_and_doubles_nothing(tmp_path):
     np.testing.assert_allclose(a["value"], b["value"], atol=1e-6)
 
 
+@NOISY
 def test_what_a_worker_of_a_cluster_makes_is_what_is_made_here(monkeypatch):
     """The plan as it is sent, the actor as Ray calls it, the table as it comes back: without a cluster."""
     import pickle
@@ -307,11 +375,14 @@ def test_what_a_worker_of_a_cluster_makes_is_what_is_made_here(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(get=lambda held: held))
     rest = {"unit": "token", "draws": 10, "steps": 10, "batch_size": 64, "randomised": 0, "max_length": None}
-    plan = make_plan(FAST["methods"], FAST["measures"], ("auto", "delete"), -1, False, on_error="raise", **rest)
+    run = {**FAST, "methods": ["rollout", "gradient-paper"]}
+    plan = make_plan(run["methods"], run["measures"], ("auto", "delete"), -1, False, on_error="raise", **rest)
     actor = Actor(tiny("bert"), tokenizer(), pickle.loads(pickle.dumps(plan)))
     sent = actor({"row": [pickle.dumps(Row(i, text)) for i, text in enumerate(texts(3))]})
-    there = League(pa.ipc.open_stream(sent["table"][0]).read_all()).records.sort_values(KEYS).reset_index(drop=True)
-    here = rank(tiny("bert"), tokenizer(), texts(3), **FAST).records.sort_values(KEYS).reset_index(drop=True)
+    league = League(pa.ipc.open_stream(sent["table"][0]).read_all())
+    assert "gradient-paper is rounding error here" in repr(league), "a warning would stay with the worker"
+    there = league.records.sort_values(KEYS).reset_index(drop=True)
+    here = rank(tiny("bert"), tokenizer(), texts(3), **run).records.sort_values(KEYS).reset_index(drop=True)
     assert sent["error"] == [""] and there.drop(columns=["value", "drawn"]).equals(
         here.drop(columns=["value", "drawn"])
     )
@@ -438,3 +509,19 @@ def test_a_method_that_the_length_of_words_beats_is_not_recommended():
         "of its duels than every method, 80% (70%–90%) over 30 texts; the data cannot tell gradient from it"
     )
     assert "Use length" not in said
+
+
+def test_rounding_error_that_wins_is_not_recommended():
+    lines = [
+        ("gradient-paper", "method", 0.8, 0.7, 0.9, 0.001, float("nan"), 1e-8),
+        ("gradient", "method", 0.7, 0.6, 0.8, 0.2, 0.3, float("nan")),
+        ("random", "baseline", 0.4, 0.3, 0.5, float("nan"), 0.001, float("nan")),
+    ]
+    table = pd.DataFrame(lines, columns=["method", "role", "wins", "low", "high", "p", "p_best", "rounding"])
+    table = table.assign(name=table["method"], randomised=float("nan"))
+    assert verdict(table, 30).startswith(
+        "Believe none of them for this model and these data: gradient-paper, whose scores are rounding error, wins "
+        "more of its duels than every other method, 80% (70%–90%) over 30 texts; the data cannot tell gradient from it"
+    )
+    for known in (table.assign(rounding=float("nan")), table.drop(columns="rounding")):
+        assert verdict(known, 30).startswith("Use gradient-paper for this model: it wins 80%")
