@@ -57,8 +57,9 @@ def tests(findings: Sequence[Finding]) -> pd.DataFrame:
     # Two findings of one experiment (of other layers, say) make the same claim of different things.
     again = table.groupby("claim").cumcount()
     table["claim"] = [f"{claim} ({n + 1})" if n else claim for claim, n in zip(table["claim"], again, strict=True)]
-    corrected = holm(table["p"].to_numpy(float))
-    return table.assign(**{"corrected p": corrected, "holds": ["yes" if p < LEVEL else "no" for p in corrected]})
+    table["corrected p"] = holm(table["p"].to_numpy(float))
+    table["holds"] = ["yes" if p < LEVEL else "no" for p in table["corrected p"]]
+    return table
 
 
 def _fallen(made: pd.DataFrame, number: int) -> str:
