@@ -174,15 +174,16 @@ def test_recorded_imposters_are_judged_beside_their_controls(load, tmp_path):
             ("uniform", "the base", "F1", 0.9), ("imposter", "λ 0", "TVD", 0.03), ("imposter", "λ 0", "JSD", 0.1),
             ("imposter", "λ 0.01", "F1", 0.8), ("imposter", "λ 0.01", "TVD", 0.06), ("imposter", "λ 0.01", "JSD", 0.6),
             *([("seeds", "other seeds", "mean TVD", seeds)] * (seeds is not None)),
+            *([("seeds", "other seeds", "highest TVD", 0.08)] * (seeds == 0.07)),
         ]  # fmt: skip
         return [["lstm", data, *one, None] for one in given]
 
     found = pd.DataFrame(rows("sst", 0.07) + rows("imdb", 0.05) + rows("agnews", None), columns=page.COLUMNS)
     lines = page.imposter_table(found).splitlines()[2:]
     assert lines == [
-        "| BiLSTM, SST | 0.01 | 0.600 | 0.060 | 0.030 | 0.070 | no |",
-        "| BiLSTM, IMDB | 0.01 | 0.600 | 0.060 | 0.030 | 0.050 | yes |",
-        "| BiLSTM, AG News | 0.01 | 0.600 | 0.060 | 0.030 |  | yes |",
+        "| BiLSTM, SST | 0.01 | 0.600 | 0.060 | 0.030 | 0.070 | 0.080 | no |",
+        "| BiLSTM, IMDB | 0.01 | 0.600 | 0.060 | 0.030 | 0.050 |  | yes |",
+        "| BiLSTM, AG News | 0.01 | 0.600 | 0.060 | 0.030 |  |  | yes |",
     ]
     file = tmp_path / "verdicts.csv"
     file.write_text(
@@ -190,7 +191,7 @@ def test_recorded_imposters_are_judged_beside_their_controls(load, tmp_path):
     )
     page.judge(file, found)
     sst, seeds, imdb = pd.read_csv(file)["verdict"]
-    assert sst.startswith("A model that attends elsewhere can predict as much like the base as other seeds (0.070; λ")
+    assert "as much like the base as the furthest of other seeds (0.080; other seeds 0.070; λ = 0 0.030)" in sst
     assert "though less so than λ = 0: at λ = 0.01" in sst
     assert seeds == "stays" and imdb.startswith("To attend elsewhere costs agreement")
 
@@ -236,6 +237,7 @@ def test_seeds_give_what_the_units_are(load):
     assert found == pytest.approx({
         ("other seeds", "lowest JSD"): 0.1, ("other seeds", "highest JSD"): 0.3, ("other seeds", "mean JSD"): 0.2,
         ("uniform weights", "mean JSD"): 0.3, ("all seeds", "std of F1"): 0.1, ("other seeds", "mean TVD"): 0.15,
+        ("other seeds", "highest TVD"): 0.25,
     })  # fmt: skip
 
 
@@ -306,14 +308,16 @@ def test_a_new_run_replaces_its_own_rows_alone(load, tmp_path):
     shutil.copytree(FOLDER.parent / "docs" / "data", tmp_path / "data")
     (tmp_path / "debate.md").write_text("# Page\n")
     old = (tmp_path / "data" / "debate.csv").read_text().splitlines()
-    table = pd.DataFrame({"attention": ["trained", "uniform"], "F1": [0.5, 0.25]})
-    found = {"uniform": Finding("uniform", table, pd.DataFrame({"a": [1]}), "So so.", (), {})}
+    table = pd.DataFrame({"attention": ["trained", "uniform"], "F1": [0.5, 0.25], "F1 std": [0.01, 0.02]})
+    found = {"uniform": Finding("uniform", table, pd.DataFrame({"a": [1]}), "So so.", (), {"F1 of the base": 0.5})}
     page.write(tmp_path / "debate.md", "lstm-imdb", found, data.read("sst", None, data.Sizes(4, 2, 2)), tmp_path)
     new = (tmp_path / "data" / "debate.csv").read_text().splitlines()
     changed = set(new) - set(old)
     assert changed == {
         "lstm,imdb,data,train,texts,4,", "lstm,imdb,data,valid,texts,2,", "lstm,imdb,data,test,texts,2,",
         "lstm,imdb,uniform,trained,F1,0.5000,0.88 / 0.902", "lstm,imdb,uniform,uniform,F1,0.2500,0.879",
+        "lstm,imdb,uniform,trained,std of F1 over seeds,0.0100,",
+        "lstm,imdb,uniform,uniform,std of F1 over seeds,0.0200,", "lstm,imdb,uniform,the base,F1,0.5000,",
     }  # fmt: skip
     assert len(new) == len(old)
 

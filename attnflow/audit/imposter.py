@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 CONVENTIONS = {"exact": 1.0, "scalar": 0.5}
 FAR = 0.4
 SEEDS = "other seeds"
+# The column of the table with the distance of the furthest of the other seeds.
+FURTHEST = "TVD, furthest"
 # The Kullback-Leibler divergence is infinite where the base gives nothing; below this its weights count as this.
 LEAST = 1e-12
 _LIMITS = (
@@ -129,6 +131,8 @@ def imposter(
         parts.append(part)
         rows.append(_row("imposter", penalty, grades(said.probabilities, data.test), part))
     rows += [_row(name, float("nan"), {}, found.records) for name, found in _shown_with(adversaries, seeds)]
+    if seeds is not None and "seed" in seeds.records:
+        rows[-1][FURTHEST] = float(seeds.records.groupby("seed")["tvd"].mean().max())
     table = pd.DataFrame(rows)
     settings = {
         "seed": seed, "penalties": list(penalties), "recipe": recipe or Recipe(),
@@ -217,8 +221,9 @@ def _shown_with(adversaries: Finding | None, seeds: Finding | None) -> list[tupl
 def judged(table: pd.DataFrame) -> str:
     """The verdict. A distance between predictions is a cost only beyond that of models with no reason to be far.
 
-    Other seeds are the yardstick: they differ from the base for the seed alone. The imposter at λ = 0, which is trained
-    to predict alike and may attend as it likes, stands beside them, and is the yardstick where no seeds are given.
+    Other seeds are the yardstick, and of them the furthest: they differ from the base for the seed alone. The imposter
+    at λ = 0, which is trained to predict alike and may attend as it likes, stands beside them, and is the yardstick
+    where no seeds are given.
     """
     rows: list[dict[Any, Any]] = table.to_dict("records")
     base = rows[0]["F1"]
@@ -245,7 +250,7 @@ def judged(table: pd.DataFrame) -> str:
     also = "".join(f"; {other} {value:.3f}" for other, value in beside)
     if best["TVD"] > limit:
         return f"To attend elsewhere costs agreement with the base, beyond that of {name} ({limit:.3f}{also}): {facts}."
-    more = [other for other, value in beside if best["TVD"] > value]
+    more = [other for other, value in beside if best["TVD"] > value and other != SEEDS]
     though = f", though less so than {more[0]}" if more else ""
     return (
         f"A model that attends elsewhere can predict as much like the base as {name} ({limit:.3f}{also}){though}: "
@@ -255,9 +260,14 @@ def judged(table: pd.DataFrame) -> str:
 
 def controls(rows: Sequence[Mapping[Any, Any]], best: Mapping[Any, Any]) -> dict[str, float]:
     """The distance to the base of models that were not made to attend elsewhere, the yardstick first."""
-    others = [(SEEDS, row) for row in rows if row["model"] == SEEDS]
-    free = [("λ = 0", row) for row in rows if row["model"] == "imposter" and row["λ"] == "0" and row is not best]
-    known = {name: float(row["TVD"]) for name, row in others + free}
+    known: dict[str, float] = {}
+    free: dict[str, float] = {}
+    for row in rows:
+        if row["model"] == SEEDS:
+            known[f"the furthest of {SEEDS}"], known[SEEDS] = float(row.get(FURTHEST, np.nan)), float(row["TVD"])
+        elif row["model"] == "imposter" and row["λ"] == "0" and row is not best:
+            free["λ = 0"] = float(row["TVD"])
+    known |= free
     return {name: value for name, value in known.items() if not np.isnan(value)}
 
 

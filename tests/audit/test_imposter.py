@@ -7,7 +7,7 @@ import torch
 
 from attnflow import AttnFlowError
 from attnflow.audit import AttentionRow, Finding, Recipe, imposter, seeds
-from attnflow.audit.imposter import BaseOutcomes, judged, train_imposter
+from attnflow.audit.imposter import FURTHEST, BaseOutcomes, judged, train_imposter
 from attnflow.audit.training import build, trained
 
 from .tiny import RECIPE, bert, lstm, splits
@@ -58,6 +58,15 @@ def test_a_distance_is_a_cost_only_beyond_what_the_controls_differ_by():
     alone = judged(curve((0, 0.1, 0.01), (1, 0.5, 0.064)))
     assert "beyond that of λ = 0 (0.010): at λ = 1" in alone
     assert alone == judged(curve((0, 0.1, 0.01), (1, 0.5, 0.064), seeds=float("nan")))
+    # Of several seeds the furthest is the yardstick, and their mean stands beside it.
+    spread = curve((0, 0.1, 0.01), (1, 0.5, 0.064), seeds=0.05)
+    spread[FURTHEST] = [np.nan] * 3 + [0.07]
+    said = judged(spread)
+    assert (
+        "as much like the base as the furthest of other seeds (0.070; other seeds 0.050; λ = 0 0.010), though" in said
+    )
+    spread[FURTHEST] = [np.nan] * 3 + [0.06]
+    assert "costs agreement with the base, beyond that of the furthest of other seeds (0.060; other" in judged(spread)
     # A training at λ = 0 that failed does not excuse what is further than other seeds.
     failed = judged(curve((0, 0.1, 0.5), (1, 0.5, 0.4), seeds=0.05))
     assert "costs agreement with the base, beyond that of other seeds (0.050; λ = 0 0.500)" in failed
