@@ -456,11 +456,11 @@ def corrected(tests: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_table(made: pd.DataFrame) -> str:
-    """How many tests hold once all are corrected together, and what these say: of models and guides, then of peaks."""
+    """How many tests hold once all are corrected together, and what these say: of models, of guides, then of peaks."""
     held = made[made["corrected"] < LEVEL]
-    peaked = held["experiment"] == "permutation"
     said = f"Of {len(made)} tests {len(held)} hold after Holm's correction for all of them together."
-    return "\n\n".join([said, *(_held(part) for part in (held[~peaked], held[peaked]) if len(part))])
+    parts = (held[held["experiment"] == experiment] for experiment in ("uniform", "guide", "permutation"))
+    return "\n\n".join([said, *(_held(part) for part in parts if len(part))])
 
 
 def _held(tests: pd.DataFrame) -> str:
